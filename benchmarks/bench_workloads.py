@@ -16,11 +16,12 @@ import torch
 from measure import Row, Table, Turns, parser_for, report, start, take_turns, why_no_inductor
 from workloads import WORKLOADS, Workload
 
+from ortlens.analysis.problems.stream import problems_of
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from generations import CASES, GOAL, measured_generation
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.views.sentences import problem_sentence
 from tests.figures import measured_with, read, write
 
@@ -77,7 +78,7 @@ def measured(workload: Workload, options: argparse.Namespace, *, inductor: bool)
         "graphs": float(len(graphs)),
         "partitions": float(len(lens.partitions)),
     }
-    looks = overview_of(lens.captured()).problems[:3]
+    looks = problems_of(lens.captured())[:3]
     return turns, facts, problem_sentence(looks[0]) if looks else "nothing stands out"
 
 

@@ -9,7 +9,7 @@ import torch
 from measure import take_turns
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import problems_of
 from ortlens.views.sentences import problem_sentence
 from tests.zoo.generation import generation_inputs, generator
 
@@ -53,7 +53,7 @@ def measured_generation(case: str, *, quick: bool) -> dict[str, Any]:
     capture = lens.captured()
     decode = {graph.graph_id: graph for graph in capture.graphs if graph.role == "decode"}
     nodes = sum(graph.node_count or 0 for graph in decode.values())
-    looks = overview_of(capture).problems[:3]
+    looks = problems_of(capture)[:3]
     return {
         "to_eager": turns.ratio("ortlens", "eager"),
         "eager_ns_per_token": round(turns.median("eager") * 1000 / (4 if quick else 16)),

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ortlens.analysis.answers.check import VerdictRow
-from ortlens.analysis.answers.overview import Overview
+from ortlens.analysis.answers.overview import FACTS, Fact
 from ortlens.analysis.answers.surveyed import SurveyRow
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.durations import Timing
@@ -33,14 +33,15 @@ _COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", flags=re.MULTILINE)
 _UNITS = {"_ns": "ns", "_bytes": "bytes", "_s": "s"}
 
 _RECOMMENDED = {"recommendations": tuple[ActionRow, ...]}
+_OVERVIEW: Mapping[str, Any] = {**FACTS, **_RECOMMENDED}
 _CAPTURE = {"name": str, "backend": str, "created": str}
 
 ANSWERS: Mapping[str, tuple[type[Any] | None, Mapping[str, Any]]] = {
-    "explain": (Overview, _RECOMMENDED),
-    "run": (Overview, _RECOMMENDED),
-    "demo": (Overview, {**_RECOMMENDED, "is_match": bool, "calls": int, "max_abs_difference": float}),
-    "show": (Overview, _RECOMMENDED),
-    "merge": (Overview, {**_RECOMMENDED, "ranks": tuple[RankRow, ...]}),
+    "explain": (None, _OVERVIEW),
+    "run": (None, _OVERVIEW),
+    "demo": (None, {**_OVERVIEW, "is_match": bool, "calls": int, "max_abs_difference": float}),
+    "show": (None, _OVERVIEW),
+    "merge": (None, {**_OVERVIEW, "ranks": tuple[RankRow, ...]}),
     "report": (None, {"report": str}),
     "export": (None, {"folder": str, "files": tuple[str, ...]}),
     "compare": (
@@ -93,7 +94,9 @@ def _object(keys: Mapping[str, Any]) -> dict[str, Any]:
 def _keys(base: type[Any] | None, more: Mapping[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     found = {} if base is None else _fields(base, defs)
     for name, kind in more.items():
-        if isinstance(kind, dict):
+        if isinstance(kind, Fact):
+            found[name] = {**_from_type(kind.type, defs), **_about(name, kind.meaning)}
+        elif isinstance(kind, dict):
             found[name] = _object(_keys(None, kind, defs))
         elif isinstance(kind, tuple):
             found[name] = {"type": "array", "items": _object(_keys(kind[0], kind[1], defs))}
@@ -105,12 +108,15 @@ def _keys(base: type[Any] | None, more: Mapping[str, Any], defs: dict[str, Any])
 def _fields(record: type[Any], defs: dict[str, Any]) -> dict[str, Any]:
     hints, said = _hints(record), dict(_COMMENT.findall(inspect.getsource(record)))
     found = {}
-    for spec in (spec for spec in fields(record) if spec.metadata.get("plain", True)):
-        meaning = spec.metadata.get("meaning") or said.get(spec.name)
-        unit = spec.metadata.get("unit") or next((unit for end, unit in _UNITS.items() if spec.name.endswith(end)), "")
-        about = {name: text for name, text in (("description", meaning), ("unit", unit)) if text}
+    for spec in fields(record):
+        about = _about(spec.name, spec.metadata.get("meaning") or said.get(spec.name), spec.metadata.get("unit"))
         found[spec.name] = {**_from_type(hints[spec.name], defs), **about}
     return found
+
+
+def _about(name: str, meaning: str | None, unit: str | None = None) -> dict[str, str]:
+    unit = unit or next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+    return {key: text for key, text in (("description", meaning), ("unit", unit)) if text}
 
 
 def _from_type(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - annotations have no common type

@@ -19,7 +19,7 @@ export function mountActions(root, store) {
     root.append(emptyState("actions", store.data));
     return () => {};
   }
-  if (store.data.overview.dry_run_sentence) root.append(el("p.ol-banner", { role: "note" }, "A dry run: nothing ran, so no gain is known."));
+  if (store.data.overview.dry_run) root.append(el("p.ol-banner", { role: "note" }, "A dry run: nothing ran, so no gain is known."));
   root.append(el("ol.ol-actions", {}, ...actions.map((action, at) => actionCard(store, action, at))));
   roving(root, "h4 .ol-link");
   return followSelection(root, store);

@@ -56,7 +56,7 @@ class Panel {
   /** What must be known before any width is believed. */
   notes() {
     const { overview } = this.store.data;
-    if (overview.dry_run_sentence) return [el("p.ol-banner", { role: "note" }, "A dry run: nothing ran, so no width is a time. Call explain() without dry_run=True to measure.")];
+    if (overview.dry_run) return [el("p.ol-banner", { role: "note" }, "A dry run: nothing ran, so no width is a time. Call explain() without dry_run=True to measure.")];
     const notes = [];
     const fill = hint(this.store.data, "measure");
     if (!this.flame.laid("time").total) notes.push("No call was recorded, so no width is a time.");

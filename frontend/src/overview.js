@@ -31,7 +31,7 @@ const LEDGER = [
 export function mountOverview(root, store) {
   const { overview } = store.data;
   root.append(helpLine("overview"));
-  if (overview.dry_run_sentence) root.append(el("p.ol-banner", { role: "note" }, capitalised(overview.dry_run_sentence), ". Call explain() without dry_run=True to measure."));
+  if (overview.dry_run) root.append(el("p.ol-banner", { role: "note" }, `A dry run ${overview.dry_run}`, ". Call explain() without dry_run=True to measure."));
   if (overview.coverage.verdict === "empty") root.append(overview.looks.length ? el("div.ol-cards", {}, el("div", {}, inOrt(store)), el("div", {}, first(store))) : emptyState("overview", store.data));
   else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), generation(store), partitioning(store)), el("div", {}, ...answers(store))));
   root.append(recorded(store.data.meta));
@@ -41,7 +41,7 @@ export function mountOverview(root, store) {
 /** Wrong results come before everything else. */
 function answers(store) {
   const rest = [first(store), times(store)];
-  return store.data.overview.wrong_sentence ? [right(store), ...rest] : [...rest, right(store)];
+  return store.data.overview.alert ? [right(store), ...rest] : [...rest, right(store)];
 }
 
 /** What belongs to the selection is marked here too: its partitions, its breaks. */
@@ -85,19 +85,19 @@ function recorded({ created, environment }) {
 const card = (name, question, ...children) => el(`section.ol-card.ol-card-${name}`, {}, el("h3", {}, question), ...children);
 const DRY = "Nothing ran: this is a dry run with fake tensors. Call explain() without dry_run=True to measure.";
 
-const isDryRun = ({ overview }) => Boolean(overview.dry_run_sentence);
+const isDryRun = ({ overview }) => Boolean(overview.dry_run);
 
 const capitalised = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 const go = (store, label, patch) => button(label, () => store.set(patch), { class: "ol-link", "data-id": patch.selected ?? null });
 
 function inOrt(store) {
-  const { coverage, coverage_sentence: sentence } = store.data.overview;
+  const { coverage, answers } = store.data.overview;
   const share = coverage.share;
   // A full bar would say that nothing runs outside the graphs.
   const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
   const big = share === null ? (coverage.is_cut_short ? "Unknown" : "No") : answer(coverage, isDryRun(store.data));
-  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, big), bar, el("p", {}, sentence));
+  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, big), bar, el("p", {}, (answers.ort ?? answers.model).join("; ")));
 }
 
 function answer({ verdict, share, break_count: breaks, is_cut_short: cut }, isPlanned) {
@@ -108,7 +108,7 @@ function answer({ verdict, share, break_count: breaks, is_cut_short: cut }, isPl
 
 function partitioning(store) {
   const { overview } = store.data;
-  return card("partitions", "How is it partitioned, and why?", el("p", {}, `Partitions: ${overview.partitions_sentence}`), reasons(store), partitionStrip(store, MAX_STRETCHES));
+  return card("partitions", "How is it partitioned, and why?", el("p", {}, overview.answers.partitions ? `Partitions: ${overview.answers.partitions.join("; ")}` : (overview.answers["runs on"] ?? []).join("; ")), reasons(store), partitionStrip(store, MAX_STRETCHES));
 }
 
 function reasons(store) {
@@ -147,7 +147,7 @@ function times(store) {
 
 /** Prefill, decode, the Python around the model and the cache, where tokens were generated. */
 function generation({ data }) {
-  const said = data.overview.generation_sentences ?? [];
+  const said = data.overview.answers.generation ?? [];
   return said.length ? card("generation", "How fast are tokens generated?", el("ul.ol-reasons", {}, ...said.map((sentence) => el("li", {}, capitalised(sentence))))) : null;
 }
 
@@ -212,7 +212,7 @@ function right(store) {
   if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
   if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", hint(store.data, "verify")));
   const left = unchecked(store);
-  const whole = store.data.overview.wrong_sentence;
+  const whole = store.data.overview.alert;
   if (whole) return card("right", title, el("p.ol-big.ol-wrong", {}, "No: the results differ"), el("p", {}, `${whole}. `, go(store, "See each", { tab: "numerics" })));
   const words = `${counted(found.checked, "value")} compared with PyTorch${left ? `, ${count(left)} not compared` : ""}`;
   if (!found.wrong) {

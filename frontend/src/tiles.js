@@ -9,7 +9,7 @@ import { button, el } from "./dom.js";
 export function tileStrip(store) {
   const tiles = store.data.overview.tiles ?? [];
   if (!tiles.length) return null;
-  return el("div.ol-tiles", { role: "group", "aria-label": "Verdict", "data-dry": store.data.overview.dry_run_sentence ? "true" : null }, ...tiles.map((tile) => tileOf(store, tile)));
+  return el("div.ol-tiles", { role: "group", "aria-label": "Verdict", "data-dry": store.data.overview.dry_run ? "true" : null }, ...tiles.map((tile) => tileOf(store, tile)));
 }
 
 function tileOf(store, tile) {

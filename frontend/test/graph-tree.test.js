@@ -88,7 +88,7 @@ describe("by module", () => {
   test("sums of gradients, which no module made, stand where what they sum comes from", async () => {
     const tree = treeOf(await recorded("training"));
     const backward = tree.graphs[3];
-    assert.deepEqual(backward.children.map((child) => child.title), ["114 inputs", "lm_head", "transformer", "52 outputs"]);
+    assert.deepEqual(backward.children.map((child) => child.title), ["115 inputs", "lm_head", "transformer", "52 outputs"]);
     const layers = [...groupsIn(backward)].find((item) => item.title === "h.3–0");
     assert.deepEqual([layers.times, layers.kinds], [4, 1]);
   });

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs, place_key
 from ortlens.analysis.index import grouped
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.ledger import ledger_totals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def current_in_call_order(capture: Capture) -> tuple[Graph, ...]:
 
 def _measured(capture: Capture) -> tuple[str, ...]:
     """Return the graphs of the measured call in its order; a ledger that was made from logs has none."""
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     return totals.graph_ids if totals is not None and totals.is_measured else ()
 
 

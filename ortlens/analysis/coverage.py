@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.index import summed
+from ortlens.analysis.index import once, summed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,6 +77,7 @@ def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
     return tuple(graph for graph in graphs if _attempt(graph) == newest[code_key(graph)])
 
 
+@once
 def own_recompiles(capture: Capture) -> tuple[Recompile, ...]:
     """Return the recompiles of the program, without what `verify` compiled."""
     verified = {graph.compile_id for graph in capture.graphs if graph.only_verified}
@@ -98,6 +99,7 @@ def partitioned_nodes(capture: Capture) -> dict[str, int]:
     return summed((partition.graph_id, partition.node_count) for partition in capture.partitions)
 
 
+@once
 def coverage_of(capture: Capture) -> Coverage:
     """Compute how much of the capture's code ONNX Runtime runs, weighted by compute nodes over the current graphs."""
     known = tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)

@@ -9,7 +9,7 @@ from ortlens.analysis.costs import splitting_costs
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.index import grouped, once
 from ortlens.analysis.timing import fallback_ns
-from ortlens.trace.records import same
+from ortlens.trace.records import column, same
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Fallback, FallbackCause, Node, ReasonCode
@@ -19,22 +19,26 @@ if TYPE_CHECKING:
 class FallbackGroup:
     """Nodes with one operator and one reason that stay in PyTorch."""
 
-    target: str  # operator, as `aten.median.dim`
-    reason_code: ReasonCode  # why, as a code
-    reason: str  # why, in words, of the first node
-    exception: str | None  # what was raised, with its class, of the first node that has one
-    node_count: int  # nodes of the current graphs
-    file: str | None  # file of the first user line known
-    line: int | None  # its number
-    source: str | None  # its text
-    module: str | None  # path and class of the nn.Module of that node, or of the first that has one, as `layers.0 (GELU)`
-    calls: int  # how often PyTorch ran them, earlier versions of the graphs included
-    total_ns: int  # time it spent in them, likewise
-    ns_per_call: int | None  # time in them per call of the model, see `timing.fallback_ns`; None without calls
-    splitting_ns: int  # besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing
-    cause: FallbackCause | None  # what else is known of why, of the first node
-    graph_ids: tuple[str, ...]  # the current graphs that they are in
-    dtype: str | None  # data type of the first node
+    target: str = column("Operator, as `aten.median.dim`.", brief=1)
+    reason_code: ReasonCode = column("Why, as a code.")
+    reason: str = column("Why, in words, of the first node.", brief=3)
+    exception: str | None = column("What was raised, with its class, of the first node that has one.")
+    node_count: int = column("Nodes of the current graphs.", brief=2)
+    file: str | None = column("File of the first user line known.", brief=4)
+    line: int | None = column("Its number.")
+    source: str | None = column("Its text.", brief=6)
+    module: str | None = column(
+        "Path and class of the nn.Module of that node, or of the first that has one, as `layers.0 (GELU)`.", brief=5
+    )
+    calls: int = column("How often PyTorch ran them, earlier versions of the graphs included.")
+    total_ns: int = column("Time it spent in them, likewise.", unit="ns")
+    call_ns: int | None = column("Time in them per call of the model, see `timing.fallback_ns`; None without calls.", unit="ns", brief=7)
+    splitting_ns: int = column(
+        "Besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing.", unit="ns"
+    )
+    cause: FallbackCause | None = column("What else is known of why, of the first node.")
+    graph_ids: tuple[str, ...] = column("The current graphs that they are in.")
+    dtype: str | None = column("Data type of the first node.")
 
 
 @once
@@ -60,7 +64,7 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
             module=modules.get((placed.graph_id, placed.node)),
             calls=sum(row.calls for row in rows),
             total_ns=sum(row.total_ns for row in rows),
-            ns_per_call=round(sum(priced)) if priced else None,
+            call_ns=round(sum(priced)) if priced else None,
             splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
             graph_ids=tuple(dict.fromkeys(row.graph_id for row in rows if row.graph_id not in replaced)),
             dtype=dtypes.get((placed.graph_id, placed.node)),
@@ -68,7 +72,7 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
         )
 
     kept = [group(rows, counts[cause]) for cause, rows in members.items() if counts[cause]]
-    return tuple(sorted(kept, key=lambda group: (-(group.ns_per_call or 0), -group.total_ns, -group.node_count, group.target)))
+    return tuple(sorted(kept, key=lambda group: (-(group.call_ns or 0), -group.total_ns, -group.node_count, group.target)))
 
 
 def _module(node: Node) -> str:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key
-from ortlens.analysis.index import nodes_by_graph
+from ortlens.analysis.index import nodes_by_graph, once
 from ortlens.analysis.ledger import SteppedCall, StepReading, middle_half
 from ortlens.analysis.timing import graph_times
 from ortlens.trace.records import Step
@@ -161,6 +161,7 @@ def _cache_writes(graph: Graph, nodes: Sequence[Node]) -> list[_Write]:
     return found
 
 
+@once
 def generation_of(capture: Capture) -> Generation | None:
     """Collect what is known about a generation; None where no graph has a role and no steps were measured."""
     graphs = [graph for graph in capture.graphs if graph.role is not None]

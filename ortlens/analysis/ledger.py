@@ -14,7 +14,7 @@ from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from ortlens.analysis.index import grouped, summed
+from ortlens.analysis.index import grouped, once, summed
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.trace.records import LedgerPart, LedgerPartName
 
@@ -332,3 +332,9 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
     share = {part: value / total for part, value in ns.items()}
     graph_ids = tuple(dict.fromkeys(row.graph_id for row in rows))
     return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured="residual" in ns, graph_ids=graph_ids)
+
+
+@once
+def ledger_totals(capture: Capture) -> LedgerTotals | None:
+    """Sum the ledger of a capture; None if it holds no time."""
+    return totals_of(capture.ledger)

@@ -43,19 +43,23 @@ _SAME_MEMORY = frozenset(
 class MemoryRow:
     """Memory of a graph, or of one partition and one of its sessions."""
 
-    graph_id: str = column("The graph.")
-    partition_id: str | None = optional("The partition; empty in the row of a whole graph.")
-    session_id: str | None = optional("The session; empty in the row of a whole graph, and of a partition without a session.")
-    weight_bytes: int | None = optional("Parameters and buffers that it reads; PyTorch holds one copy for all sessions.", unit="bytes")
+    graph_id: str = column("The graph.", brief=3)
+    partition_id: str | None = optional("The partition; empty in the row of a whole graph.", brief=2)
+    session_id: str | None = optional("The session; empty in the row of a whole graph, and of a partition without a session.", brief=1)
+    weight_bytes: int | None = optional(
+        "Parameters and buffers that it reads; PyTorch holds one copy for all sessions.", unit="bytes", brief=4
+    )
     shared_bytes: int | None = optional("The share that ONNX Runtime reads as constants in PyTorch's memory, without a copy.", unit="bytes")
     copied_bytes: int | None = optional(
         "The share that ONNX Runtime packs or rearranges for itself, weights that are not contiguous, or all with `ort_session_options`.",
         unit="bytes",
+        brief=5,
     )
     held_bytes: int | None = optional(
         "Heap memory that creating the session took: weights that ONNX Runtime packed or folded into its own copies, and its structures. "
         "Empty where the C library does not report it.",
         unit="bytes",
+        brief=6,
     )
     input_bytes: int | None = optional("Bytes that enter per call, without weights.", unit="bytes")
     output_bytes: int | None = optional("Bytes that leave per call, held by PyTorch's allocator.", unit="bytes")
@@ -63,6 +67,7 @@ class MemoryRow:
         "Peak of the values alive at the same time, with outputs, without weights and inputs. Counted over the FX nodes in order, each "
         "value from its producer to its last reader, before any fusion.",
         unit="bytes",
+        brief=7,
     )
     live_at: str | None = optional("FX node at which that peak is reached.")
     kept_bytes: int | None = optional(
@@ -73,6 +78,7 @@ class MemoryRow:
     arena_bytes: int | None = optional(
         "Peak of what ONNX Runtime's allocator held for activations, after fusion and reuse. Empty without a profile.",
         unit="bytes",
+        brief=8,
     )
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.index import once
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -67,6 +69,7 @@ class NumericsSummary:
         return self.call is not None and self.call.undecided > 0 and not self.call.right and not self.call.wrong
 
 
+@once
 def numbers_of(capture: Capture) -> NumericsSummary | None:
     """Sum up the compared values; None when nothing was compared, which is no verdict at all."""
     if not capture.numerics:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.fusions import fusions
-from ortlens.analysis.index import summed
+from ortlens.analysis.index import once, summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +48,7 @@ def is_onnx_model(capture: Capture) -> bool:
     return "onnx_model" in capture.environment
 
 
+@once
 def onnx_facts(capture: Capture) -> OnnxFacts | None:
     """Read the facts off a capture; None for a capture of anything but an ONNX model or a session."""
     if not is_onnx_model(capture):

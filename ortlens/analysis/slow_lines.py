@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition, summed
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.index import graph_by_partition, once, summed
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.timing import fallback_ns
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
+_MOST = 3
 _LEAST = 0.05  # share of a call below which a line is not worth a place on the first screen
 
 
@@ -29,18 +30,19 @@ class SlowLine:
     is_torch: bool  # whether most of it is in PyTorch
 
 
-def slow_lines(capture: Capture, *, limit: int = 3) -> tuple[SlowLine, ...]:
+@once
+def slow_lines(capture: Capture) -> tuple[SlowLine, ...]:
     """Find the slowest lines that take at least a twentieth of a call, slowest first.
 
     Empty where kernels of a session were not measured: then the slowest line may be one that has no time.
     """
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     if totals is None or not totals.is_measured or (capture.sessions and not capture.kernels):
         return ()
     in_ort, in_torch = _by_line(capture)
     sums = {at: in_ort.get(at, 0.0) + in_torch.get(at, 0.0) for at in {**in_ort, **in_torch}}
     sources = {(node.file, node.line): node.source for node in capture.nodes if node.source}
-    ranked = sorted(sums.items(), key=lambda item: -item[1])[:limit]
+    ranked = sorted(sums.items(), key=lambda item: -item[1])[:_MOST]
     return tuple(
         SlowLine(
             file=file,

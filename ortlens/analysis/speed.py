@@ -7,11 +7,13 @@ from math import comb, inf
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.index import once
+from ortlens.analysis.ledger import ledger_totals
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ortlens.analysis.ledger import LedgerTotals
-    from ortlens.trace.records import Figures
+    from ortlens.trace.records import Capture, Figures
 
 SpeedVerdict: TypeAlias = Literal["faster", "slower", "same", "unmeasured"]
 PaceVerdict: TypeAlias = Literal["faster", "slower", "same", "unclear", "unmeasured"]
@@ -68,12 +70,13 @@ class Pace:
     passes: tuple[float, ...] = ()  # the lowest and the highest of `AbTiming.pass_ratios`, where they are known
 
 
-def pace_of_call(totals: LedgerTotals | None, figures: Figures) -> Pace | None:
+@once
+def call_pace(capture: Capture) -> Pace | None:
     """Compare the compiled call with one without torch.compile, made in turns; None if not both were measured."""
-    eager = figures.uncompiled_ns
+    totals, eager = ledger_totals(capture), capture.figures.uncompiled_ns
     if totals is None or not totals.is_measured or eager is None or not 0 < eager < _LONGEST_NS:
         return None
-    ratio, low, high = totals.total_ns / eager, figures.turns_low, figures.turns_high
+    ratio, low, high = totals.total_ns / eager, capture.figures.turns_low, capture.figures.turns_high
     passes = () if low is None or high is None or not 0 < low <= high < inf else (low, high)
     return Pace(
         verdict=verdict_of_passes(passes or (ratio,), WORTH_APART), call_ns=totals.total_ns, eager_ns=eager, ratio=ratio, passes=passes

@@ -161,6 +161,7 @@ def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime 
     )
 
 
+@once
 def call_time(capture: Capture) -> CallTime:
     """Return the cost of a usual call of the function that was compiled first; all zero when no call was seen."""
     return next(iter(call_times(capture)), _NO_CALLS)
@@ -201,6 +202,7 @@ def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
     return {(row.graph_id, row.node): row.total_ns / calls[row.graph_id] for row in capture.fallbacks if row.graph_id in calls}
 
 
+@once
 def slowest_sessions(capture: Capture) -> tuple[SessionCost, ...]:
     """Sort the sessions by total time, slowest first."""
     graph_of = graph_by_partition(capture)
@@ -216,6 +218,7 @@ def slowest_sessions(capture: Capture) -> tuple[SessionCost, ...]:
     )
 
 
+@once
 def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
     """Sum the time of every compilation phase, with `other` last for time that the phases do not explain.
 
@@ -234,6 +237,7 @@ def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
     return tuple(phases)
 
 
+@once
 def compile_total_ns(capture: Capture) -> int:
     """Sum the time of all compilations, including recompiles of functions without a graph."""
     return sum(map(_compile_ns, own_graphs(capture.graphs))) + sum(_without_graph(capture).values())

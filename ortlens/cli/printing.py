@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from contextvars import ContextVar
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
@@ -119,9 +119,13 @@ def facts_of(capture: Capture) -> dict[str, object]:
     """Return what is known of a capture as plain data: the overview, and what to do as in `lens.actions`."""
     from ortlens.analysis.answers.overview import overview_of
 
-    plain = asdict(replace(overview_of(capture), problems=()))  # in the form of recommendations
-    del plain["problems"]
-    return plain | recommended(capture)
+    return {name: _plain(value) for name, value in overview_of(capture).items()} | recommended(capture)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def recommended(capture: Capture) -> dict[str, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import re
 from dataclasses import asdict
 from fnmatch import fnmatch
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import add_json, in_columns, print_json, print_note, print_text, recommended, width
+from ortlens.cli.printing import add_json, print_json, print_note, print_text, recommended, width
 from ortlens.errors import UsageError
 from ortlens.job.request import COUNT, SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
@@ -37,8 +36,6 @@ _BENCH_EXAMPLES = """
     ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
 """
 _SECONDS = 10.0
-
-_HEADS = ("way", "time per call", "of eager", "99 % interval", "first call", "difference", "")
 
 
 def add_bench(commands: Commands) -> None:
@@ -83,10 +80,11 @@ def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Ca
 
 def ways_text(rows: Sequence[RunVariant], *, width: int = 100) -> str:
     """Lay the ways, eager first, out as a table, with the reasons of those that could not be measured, and a conclusion."""
+    from ortlens.views.table import brief_columns, table
     from ortlens.views.wording import clipped
 
     measured = [row for row in rows if row.call_ns is not None]
-    lines = in_columns([_HEADS, *(_cells(row) for row in measured)])
+    lines = table(measured, brief_columns(measured), width=width).split("\n")
     lines += [clipped(f"{row.way}: not measured: {row.note}", width) for row in rows if row.call_ns is None]
     return "\n".join([*lines, "", conclusion(rows)])
 
@@ -99,20 +97,7 @@ def conclusion(rows: Sequence[RunVariant]) -> str:
     best, *others = faster
     close = [row.way for row in others if (row.ratio_low or 0.0) <= (best.ratio_high or 1.0)]
     beside = f"; {' and '.join(close)} cannot be told apart from it" if close else ""
-    return f"Fastest: {best.way}, {best.ratio or 1.0:.2f}x of eager{beside}."
-
-
-def _cells(row: RunVariant) -> tuple[str, ...]:
-    reference = row.verdict == "reference"
-    return (
-        row.way,
-        time_from_ns(row.call_ns or 0),
-        "" if reference else f"{row.ratio or 1.0:.2f}x",
-        "" if reference else f"{row.ratio_low or 1.0:.2f}x to {row.ratio_high or 1.0:.2f}x",
-        time_from_ns(row.first_ns or 0),
-        "" if reference or row.max_abs is None else "other shapes or NaN" if math.isinf(row.max_abs) else f"{row.max_abs:.1e}",
-        "" if reference else row.verdict,
-    )
+    return f"Fastest: {best.way}, {best.ratio or 1.0:.2g}x of eager{beside}."
 
 
 _TUNE = "Try the options that may make your model faster, in turns, and list what was measured."
@@ -164,7 +149,6 @@ _SURVEY_EXAMPLES = """
 """
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_COLUMNS = ("case", "options", "status", "coverage", "partitions", "breaks", "ratio", "call_ns", "reason", "finding")
 
 
 def add_survey(commands: Commands) -> None:
@@ -238,7 +222,7 @@ def _client(address: str | None) -> Any:  # noqa: ANN401 - a dask.distributed.Cl
 
 
 def _line(row: SurveyRow) -> str:
-    from ortlens.units import percent, time_from_ns
+    from ortlens.units import percent
     from ortlens.views.wording import visible
 
     how = row.reason or ("" if row.coverage is None else f"{percent(row.coverage)} in ONNX Runtime")
@@ -251,11 +235,10 @@ def _tell_survey(frame: Any, options: argparse.Namespace) -> None:  # noqa: ANN4
         print_json("survey", {"rows": json.loads(frame.to_json(orient="records"))})
     else:
         from ortlens.analysis.answers.surveyed import SurveyRow
-        from ortlens.views.table import table
+        from ortlens.views.table import brief_columns, table
 
-        rows: Any = [SurveyRow(**{name: _plain(value) for name, value in row.items()}) for row in frame.to_dict("records")]
-        names = [name for name in _COLUMNS if any(getattr(row, name) not in (None, "") for row in rows)]
-        print_text(table(rows, names, width=width(), limit=None))
+        rows = [SurveyRow(**{name: _plain(value) for name, value in row.items()}) for row in frame.to_dict("records")]
+        print_text(table(rows, brief_columns(rows), width=width(), limit=None))
     if options.folder is not None:
         print_note(f"Page written to {options.folder.expanduser().absolute() / 'index.html'}")
 

@@ -54,15 +54,18 @@ _TRAITS = (
 _RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
 
 
-def column(meaning: str, *, unit: str = "", default: object = MISSING) -> Any:  # noqa: ANN401 - a field() in disguise
-    """Declare a record field with the meaning of its column, in a sentence, and its unit: `ns`, `bytes`, `flops`, or none."""
-    metadata = {"meaning": meaning, "unit": unit}
+def column(meaning: str, *, unit: str = "", default: object = MISSING, brief: int = 0) -> Any:  # noqa: ANN401 - a field() in disguise
+    """Declare a record field with the meaning of its column, in a sentence, and its unit: `ns`, `bytes`, `flops`, or none.
+
+    `brief` is its place, from 1, among the columns that are shown where there is no room for all; `file` stands for `line` too.
+    """
+    metadata = {"meaning": meaning, "unit": unit, "brief": brief}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
 
-def optional(meaning: str, *, unit: str = "") -> Any:  # noqa: ANN401 - likewise
+def optional(meaning: str, *, unit: str = "", brief: int = 0) -> Any:  # noqa: ANN401 - likewise
     """Declare a field that is None where its value is not known."""
-    return column(meaning, unit=unit, default=None)
+    return column(meaning, unit=unit, default=None, brief=brief)
 
 
 def same(record: object, *names: str) -> dict[str, Any]:
@@ -74,17 +77,17 @@ def same(record: object, *names: str) -> dict[str, Any]:
 class Graph:
     """One FX graph that Dynamo handed to the backend, per phase."""
 
-    graph_id: str = column("Id of this graph and phase within the capture.")
-    compile_id: str | None = optional("Dynamo's `frame/attempt` id; `0/1` is the second compilation of frame 0.")
-    phase: Phase = column("`inference`, `forward` or `backward`.")
-    name: str | None = optional("Name of the compiled Python function.")
-    file: str | None = optional("File of the compiled Python function.")
+    graph_id: str = column("Id of this graph and phase within the capture.", brief=1)
+    compile_id: str | None = optional("Dynamo's `frame/attempt` id; `0/1` is the second compilation of frame 0.", brief=2)
+    phase: Phase = column("`inference`, `forward` or `backward`.", brief=3)
+    name: str | None = optional("Name of the compiled Python function.", brief=4)
+    file: str | None = optional("File of the compiled Python function.", brief=5)
     line: int | None = optional("First line of the compiled Python function.")
-    node_count: int | None = optional("Compute nodes after decomposition; empty for a backend other than ours.")
+    node_count: int | None = optional("Compute nodes after decomposition; empty for a backend other than ours.", brief=6)
     op_count: int = column("Operations in Dynamo's own graph, before decomposition; 0 for a backward graph.")
-    partition_count: int | None = optional("Partitions that run in ONNX Runtime.")
-    fallback_count: int | None = optional("Nodes that stay in PyTorch.")
-    coverage: float | None = optional("Share of the compute nodes that ONNX Runtime runs, 0 to 1.")
+    partition_count: int | None = optional("Partitions that run in ONNX Runtime.", brief=7)
+    fallback_count: int | None = optional("Nodes that stay in PyTorch.", brief=8)
+    coverage: float | None = optional("Share of the compute nodes that ONNX Runtime runs, 0 to 1.", brief=9)
     dynamic_shapes: bool = column("True when the graph has symbolic sizes.", default=False)
     recompile_of: str | None = optional("The compile id whose guard failed, when this is a recompile.")
     dynamo_ns: int | None = optional("Dynamo's share of the compilation: tracing and guards.", unit="ns")
@@ -93,7 +96,7 @@ class Graph:
     convert_ns: int | None = optional("Turning the partitions into ONNX.", unit="ns")
     optimize_ns: int | None = optional("Optimising the ONNX models.", unit="ns")
     session_ns: int | None = optional("Creating ONNX Runtime sessions.", unit="ns")
-    compile_ns: int | None = optional("All of the above together, and `loading_ns`.", unit="ns")
+    compile_ns: int | None = optional("All of the above together, and `loading_ns`.", unit="ns", brief=10)
     loading_ns: int | None = optional("Loading of ONNX functions and decompositions by ortlens, once per process.", unit="ns")
     inputs: tuple[str, ...] = column("Names of the graph's inputs, weights among them.", default=())
     input_sizes: tuple[int, ...] = column("Bytes of each of these inputs; hints stand in for symbolic sizes.", default=())
@@ -130,31 +133,33 @@ class Break:
 
     break_id: str = column("Id of the break within the capture.")
     gb_id: str | None = optional("PyTorch's id of this kind of break, as in its graph break registry.")
-    reason: str = column("What stopped the graph, in one line.")
+    reason: str = column("What stopped the graph, in one line.", brief=1)
     explanation: str | None = optional("PyTorch's explanation.")
     hints: tuple[str, ...] = column("PyTorch's hints, one per item.", default=())
-    file: str | None = optional("File of the user line that broke the graph.")
+    file: str | None = optional("File of the user line that broke the graph.", brief=2)
     line: int | None = optional("Number of that line.")
     function: str | None = optional("Function that the line is in.")
-    source: str | None = optional("Text of that line.")
+    source: str | None = optional("Text of that line.", brief=5)
     user_stack: tuple[str, ...] = column("User frames at the break, outermost first, as `file:line function`.", default=())
-    occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1)
+    occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1, brief=6)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
     cost_ns: int | None = optional(
         "Time per call between the graphs that the break parts: its overhead, and the Python there, which is the program's own code and "
         "what leads to it. Empty where it was not measured.",
         unit="ns",
+        brief=3,
     )
     overhead_ns: int | None = optional(
         "Of that, what goes with the break: Dynamo's look-up, guards and gathering of inputs. What a larger graph would save is not in it.",
         unit="ns",
+        brief=7,
     )
     entering_ns: int | None = optional(
         "Time per call, besides, that entering the graphs behind the break takes: binding and outputs of one partition, and the code "
         "around it. It goes with the break too, where what is before and behind it would be one graph.",
         unit="ns",
     )
-    advice: str | None = optional("What to change, in one sentence.")
+    advice: str | None = optional("What to change, in one sentence.", brief=4)
     settings: tuple[str, ...] = column(_SETTINGS, default=())
     stop_source: str | None = optional(
         "Text of the line that stops the graph, which may be one of a library behind the user's line, with the first line of an `if`. It "
@@ -187,19 +192,19 @@ class Break:
 class Recompile:
     """A second compilation of the same code because a guard failed."""
 
-    compile_id: str = column("The new compilation.")
-    of_compile_id: str | None = optional("The compilation whose guard failed.")
-    function: str | None = optional("Name of the recompiled function.")
-    file: str | None = optional("File of the recompiled function.")
+    compile_id: str = column("The new compilation.", brief=6)
+    of_compile_id: str | None = optional("The compilation whose guard failed.", brief=7)
+    function: str | None = optional("Name of the recompiled function.", brief=1)
+    file: str | None = optional("File of the recompiled function.", brief=3)
     line: int | None = optional("First line of the recompiled function.")
-    guard: str | None = optional("The guard that failed, or what it guarded.")
+    guard: str | None = optional("The guard that failed, or what it guarded.", brief=2)
     reason: str = column("Dynamo's full reason, with expected and actual values.")
-    values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=())
+    values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=(), brief=5)
     varying: tuple[str, ...] = column(
         "The sizes in which this version differs from earlier ones, or these from each other, as `x.size()[1]`; none that was 0 or 1.",
         default=(),
     )
-    advice: str | None = optional("What to change, in one sentence.")
+    advice: str | None = optional("What to change, in one sentence.", brief=4)
     settings: tuple[str, ...] = column(_SETTINGS, default=())
     traits: tuple[str, ...] | None = optional(_TRAITS + " Missing where it was not recorded.")
     dynamo_ns: int | None = optional("Dynamo's own time for it; of a function without a graph, all that it took.", unit="ns")
@@ -210,19 +215,19 @@ class Recompile:
 class Node:
     """One ATen-level FX node after decomposition."""
 
-    graph_id: str = column("Graph the node is in.")
-    node: str = column("Name of the node in its graph.")
-    target: str = column("Operator, as `aten.add.Tensor`.")
-    module: str | None = optional("Path of the nn.Module that made it, as `layers.0.attn`.")
+    graph_id: str = column("Graph the node is in.", brief=7)
+    node: str = column("Name of the node in its graph.", brief=1)
+    target: str = column("Operator, as `aten.add.Tensor`.", brief=2)
+    module: str | None = optional("Path of the nn.Module that made it, as `layers.0.attn`.", brief=3)
     module_type: str | None = optional("Class of that module.")
-    file: str | None = optional("File of the user line.")
+    file: str | None = optional("File of the user line.", brief=6)
     line: int | None = optional("Number of the user line.")
     source: str | None = optional("Text of the user line.")
     dtype: str | None = optional("dtype of the (first) output.")
     shape: tuple[int | str, ...] | None = optional("Shape of the (first) output; symbolic sizes as text.")
-    partition_id: str | None = optional("Partition that runs the node; empty when PyTorch runs it.")
+    partition_id: str | None = optional("Partition that runs the node; empty when PyTorch runs it.", brief=4)
     supported: bool = column("True when ONNX Runtime runs the node.")
-    reason_code: ReasonCode | None = optional("Why not, as a code.")
+    reason_code: ReasonCode | None = optional("Why not, as a code.", brief=5)
     reason: str | None = optional("Why not, in words.")
     flops: int | None = optional("Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops")
     bytes: int | None = optional("Bytes of all tensor inputs and outputs; hints stand in for symbolic sizes.", unit="bytes")
@@ -260,16 +265,16 @@ class Node:
 class Partition:
     """A set of supported nodes that became one ONNX model."""
 
-    partition_id: str = column("Id of the partition within the capture.")
-    graph_id: str = column("Graph it was cut from.")
-    node_count: int = column("Compute nodes in it.")
+    partition_id: str = column("Id of the partition within the capture.", brief=1)
+    graph_id: str = column("Graph it was cut from.", brief=2)
+    node_count: int = column("Compute nodes in it.", brief=3)
     input_count: int = column("Tensors and numbers that enter it, weights included.")
     output_count: int = column("Tensors and numbers that leave it.")
-    input_bytes: int | None = optional("Bytes entering per call, weights apart; hints for symbolic sizes.", unit="bytes")
-    output_bytes: int | None = optional("Bytes leaving per call.", unit="bytes")
-    weight_bytes: int | None = optional("Bytes of parameters and buffers it reads.", unit="bytes")
+    input_bytes: int | None = optional("Bytes entering per call, weights apart; hints for symbolic sizes.", unit="bytes", brief=5)
+    output_bytes: int | None = optional("Bytes leaving per call.", unit="bytes", brief=6)
+    weight_bytes: int | None = optional("Bytes of parameters and buffers it reads.", unit="bytes", brief=4)
     flops: int | None = optional("Floating-point operations per call by PyTorch's flop counter.", unit="flops")
-    model_id: str | None = optional("The ONNX model made from it.")
+    model_id: str | None = optional("The ONNX model made from it.", brief=7)
     ort_ns: int | None = optional(
         "One run in ONNX Runtime, binding and outputs included; the shortest, timed in turns with `torch_ns`. Empty where not timed.",
         unit="ns",
@@ -283,16 +288,16 @@ class Partition:
 class Fallback:
     """A node that stays in PyTorch, with the reason."""
 
-    graph_id: str = column("Graph the node is in.")
+    graph_id: str = column("Graph the node is in.", brief=6)
     node: str = column("Name of the node in its graph.")
-    target: str = column("Operator, as `aten.cumsum.default`.")
-    reason_code: ReasonCode = column("Why it stays, as a code.")
-    reason: str = column("Why it stays, in words.")
-    file: str | None = optional("File of the user line.")
+    target: str = column("Operator, as `aten.cumsum.default`.", brief=1)
+    reason_code: ReasonCode = column("Why it stays, as a code.", brief=7)
+    reason: str = column("Why it stays, in words.", brief=2)
+    file: str | None = optional("File of the user line.", brief=3)
     line: int | None = optional("Number of the user line.")
     source: str | None = optional("Text of the user line.")
-    calls: int = column("How often PyTorch ran it while observed.", default=0)
-    total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0)
+    calls: int = column("How often PyTorch ran it while observed.", default=0, brief=4)
+    total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0, brief=5)
     exception: str | None = optional("What was raised when it was converted or handed to ONNX Runtime, with its class.")
     call_ns: int | None = optional(
         "Time in it per call of the model, mean over the calls that the ledger averages; empty where none was.", unit="ns"
@@ -308,14 +313,14 @@ class Fallback:
 class Model:
     """The ONNX model of a partition."""
 
-    model_id: str = column("Id of the model within the capture.")
-    partition_id: str = column("Partition it was made from.")
+    model_id: str = column("Id of the model within the capture.", brief=1)
+    partition_id: str = column("Partition it was made from.", brief=2)
     path: str | None = optional("File it was dumped to, or its name inside a saved capture.")
     opset: int | None = optional("Version of the default ONNX operator set.")
-    node_count: int = column("ONNX nodes after the ONNX Script optimiser.")
-    ops: tuple[str, ...] = column("Operator types with their counts, most frequent first, as `MatMul:12`.", default=())
-    initializer_bytes: int = column("Bytes of the constants inside the model, frozen weights included.", unit="bytes", default=0)
-    size_bytes: int = column("Bytes of the serialised model without frozen weights.", unit="bytes", default=0)
+    node_count: int = column("ONNX nodes after the ONNX Script optimiser.", brief=3)
+    ops: tuple[str, ...] = column("Operator types with their counts, most frequent first, as `MatMul:12`.", default=(), brief=4)
+    initializer_bytes: int = column("Bytes of the constants inside the model, frozen weights included.", unit="bytes", default=0, brief=5)
+    size_bytes: int = column("Bytes of the serialised model without frozen weights.", unit="bytes", default=0, brief=6)
     sha256: str | None = optional("Digest of the serialised model without frozen weights.")
     cached: bool = column("Whether it was converted by an earlier process and came from `cache_dir`.", default=False)
     optimized_node_count: int | None = optional("Nodes left after ONNX Runtime's own fusions; empty where not asked for.")
@@ -326,12 +331,12 @@ class Model:
 class Session:
     """One `onnxruntime.InferenceSession`, made for a partition and an input signature."""
 
-    session_id: str = column("Id of the session within the capture.")
-    partition_id: str = column("Partition it runs.")
+    session_id: str = column("Id of the session within the capture.", brief=1)
+    partition_id: str = column("Partition it runs.", brief=2)
     model_id: str | None = optional("Model it was made from.")
-    providers: tuple[str, ...] = column("Execution providers that ONNX Runtime registered, in order.", default=())
-    input_signature: str = column("dtypes and shapes of the inputs it accepts, as `f32[2,8] i64[s0]`.", default="")
-    create_ns: int = column("Creating the session.", unit="ns", default=0)
+    providers: tuple[str, ...] = column("Execution providers that ONNX Runtime registered, in order.", default=(), brief=9)
+    input_signature: str = column("dtypes and shapes of the inputs it accepts, as `f32[2,8] i64[s0]`.", default="", brief=3)
+    create_ns: int = column("Creating the session.", unit="ns", default=0, brief=8)
     held_bytes: int | None = optional(
         "Heap that making it took: weights that ONNX Runtime packed or folded into copies of its own, and its own structures; "
         "empty where the C library does not tell.",
@@ -340,11 +345,11 @@ class Session:
     threads: int | None = optional("Threads that work on one operator; 0 leaves it to ONNX Runtime.")
     spinning: bool | None = optional("Whether they wait actively while a run goes on; empty when not recorded.")
     threads_reason: str = column("Why so many threads, and why they spin or not.", default="")
-    calls: int = column("How often it ran.", default=0)
-    total_ns: int = column("Sum over all calls, bind to output.", unit="ns", default=0)
+    calls: int = column("How often it ran.", default=0, brief=4)
+    total_ns: int = column("Sum over all calls, bind to output.", unit="ns", default=0, brief=7)
     mean_ns: int | None = optional("Mean of a call; empty before the first.", unit="ns")
-    p50_ns: int | None = optional("Median of a call, from a histogram with buckets of at most 3.2 %.", unit="ns")
-    p90_ns: int | None = optional("90th percentile, same source.", unit="ns")
+    p50_ns: int | None = optional("Median of a call, from a histogram with buckets of at most 3.2 %.", unit="ns", brief=5)
+    p90_ns: int | None = optional("90th percentile, same source.", unit="ns", brief=6)
     p99_ns: int | None = optional("99th percentile, same source.", unit="ns")
     max_ns: int | None = optional("Slowest call.", unit="ns")
     cause: SessionCause | None = optional(
@@ -412,17 +417,20 @@ class Session:
 class Run:
     """One call of a session, or of a whole graph when the backend is not ours."""
 
-    session_id: str | None = optional("Session that ran; empty for a backend other than ours.")
-    call: int = column("Number of the call, from 0; the latest calls are kept, exact sums are in `sessions`.")
+    session_id: str | None = optional("Session that ran; empty for a backend other than ours.", brief=1)
+    call: int = column("Number of the call, from 0; the latest calls are kept, exact sums are in `sessions`.", brief=3)
     start_ns: int = column("Start, on the clock of `time.perf_counter_ns`.", unit="ns")
-    bind_ns: int = column("Binding inputs and outputs, copies of unfit layouts included.", unit="ns", default=0)
+    bind_ns: int = column("Binding inputs and outputs, copies of unfit layouts included.", unit="ns", default=0, brief=4)
     run_ns: int = column(
-        "Inside ONNX Runtime. On a GPU, time of the host: the run returns before the device is done.", unit="ns", default=0
+        "Inside ONNX Runtime. On a GPU, time of the host: the run returns before the device is done.",
+        unit="ns",
+        default=0,
+        brief=5,
     )
-    output_ns: int = column("Handing the outputs back to PyTorch.", unit="ns", default=0)
-    total_ns: int = column("The three together.", unit="ns")
+    output_ns: int = column("Handing the outputs back to PyTorch.", unit="ns", default=0, brief=6)
+    total_ns: int = column("The three together.", unit="ns", brief=7)
     thread: int = column("Identifier of the thread, as of `threading.get_ident`.", default=0)
-    graph_id: str | None = optional("Graph that ran.")
+    graph_id: str | None = optional("Graph that ran.", brief=2)
     rank: int | None = optional(_RANK)
 
 
@@ -430,10 +438,11 @@ class Run:
 class Kernel:
     """One node that ONNX Runtime really executed, after its own fusions."""
 
-    session_id: str = column("Session it ran in.")
+    session_id: str = column("Session it ran in.", brief=7)
     kernel: str = column("Name of the executed node; of work on a device that no node launched, its own name.")
     op_type: str = column(
-        f"Its operator; `{OUTSIDE}` for work on a device that no node launched, such as copies of inputs and replays of a CUDA graph."
+        f"Its operator; `{OUTSIDE}` for work on a device that no node launched, such as copies of inputs and replays of a CUDA graph.",
+        brief=1,
     )
     provider: str = column("Execution provider that ran it.")
     calls: int = column(f"How often it ran while profiled; for `{OUTSIDE}`, how many runs it was in.", default=0)
@@ -443,16 +452,17 @@ class Kernel:
         unit="ns",
         default=0,
     )
-    mean_ns: int | None = optional("The same per call.", unit="ns")
-    share: float | None = optional("Share of the session's kernel time, 0 to 1.")
+    mean_ns: int | None = optional("The same per call.", unit="ns", brief=2)
+    share: float | None = optional("Share of the session's kernel time, 0 to 1.", brief=3)
     node: str | None = optional(
         "FX node that its time is charged to; of several, the one with the most floating-point operations, else the one that makes its "
-        "output. `nodes` has all."
+        "output. `nodes` has all.",
+        brief=4,
     )
-    module: str | None = optional("nn.Module path it came from.")
-    file: str | None = optional("File of the user line.")
+    module: str | None = optional("nn.Module path it came from.", brief=6)
+    file: str | None = optional("File of the user line.", brief=5)
     line: int | None = optional("Number of the user line.")
-    confidence: Confidence = column("How sure the way back is: `exact`, `fused`, `inferred`, `none`.", default="none")
+    confidence: Confidence = column("How sure the way back is: `exact`, `fused`, `inferred`, `none`.", default="none", brief=8)
     bytes: int | None = optional(
         "Bytes of what it reads and writes per run, weights included: by ONNX Runtime's profile, and the model for weights that it packed.",
         unit="bytes",
@@ -485,28 +495,32 @@ class Numeric:
     """One compared value: ONNX Runtime against PyTorch."""
 
     partition_id: str | None = optional("Partition the value is in; empty for a part of the whole call.")
-    node: str = column("FX node that makes the value; for scope `call` the name of the part, as `result[0]` or `x after the call`.")
-    onnx_value: str | None = optional("Name of the value in the ONNX model.")
-    max_abs: float | None = optional("Largest absolute difference.")
-    max_rel: float | None = optional(
-        "Largest difference relative to the larger of the element and the root mean square of PyTorch's value."
+    node: str = column(
+        "FX node that makes the value; for scope `call` the name of the part, as `result[0]` or `x after the call`.", brief=1
     )
-    ok: bool | None = optional("True when within tolerance; empty when not checked.")
+    onnx_value: str | None = optional("Name of the value in the ONNX model.")
+    max_abs: float | None = optional("Largest absolute difference.", brief=3)
+    max_rel: float | None = optional(
+        "Largest difference relative to the larger of the element and the root mean square of PyTorch's value.",
+        brief=4,
+    )
+    ok: bool | None = optional("True when within tolerance; empty when not checked.", brief=2)
     first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
-    closer_to_fp64: str | None = optional("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.")
+    closer_to_fp64: str | None = optional("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", brief=7)
     scope: NumericScope = column(
         "What was compared: an `output` of the session that runs, a `value` inside it, one `op` converted on its own, or a part of the "
         "whole `call`: a result, what it wrote, a gradient, the random state.",
         default="value",
+        brief=6,
     )
     atol: float | None = optional("Largest absolute difference that was let pass.")
     rtol: float | None = optional("The same, relative to the value.")
     nonfinite: str | None = optional(
         "Which sides hold NaN or Inf: `ort`, `eager`, `both`; `origin` where this node is the first to make one of finite inputs."
     )
-    file: str | None = optional("File of the user line.")
+    file: str | None = optional("File of the user line.", brief=5)
     line: int | None = optional("Number of the user line.")
-    note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="")
+    note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="", brief=8)
     why: str = column("Of that, why there is no verdict.", default="")
     is_undecided: bool = column("Whether it was compared and differs, and PyTorch leaves the answer open.", default=False)
     left_out: bool = column(
@@ -520,15 +534,15 @@ class Finding:
     """Something the user should know, with its evidence."""
 
     rule: str = column("Name of the rule that found it.")
-    severity: Severity = column("`error`, `warning` or `info`.")
-    title: str = column("What was found, in one line.")
-    file: str | None = optional("File of the user line.")
+    severity: Severity = column("`error`, `warning` or `info`.", brief=1)
+    title: str = column("What was found, in one line.", brief=2)
+    file: str | None = optional("File of the user line.", brief=3)
     line: int | None = optional("Number of the user line.")
     evidence: str = column("The recorded facts behind it.", default="")
     hazard: str = column("Why it matters.", default="")
-    mitigation: str = column("What to do.", default="")
-    gain_ns: int | None = optional("What the mitigation saves per call; empty where unknown.", unit="ns")
-    measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False)
+    mitigation: str = column("What to do.", default="", brief=4)
+    gain_ns: int | None = optional("What the mitigation saves per call; empty where unknown.", unit="ns", brief=5)
+    measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False, brief=6)
     at_most: bool = column(
         "True when the gain is a limit: what was measured or estimated is more than that part of a call takes, besides the gains of the "
         "findings above.",
@@ -544,17 +558,19 @@ class Finding:
 class LedgerPart:
     """One part of the wall time of a call."""
 
-    graph_id: str = column("Graph that was called.")
+    graph_id: str = column("Graph that was called.", brief=1)
     part: LedgerPartName = column(
         "`guards` entering compiled code: Dynamo's look-up and guards, AOTAutograd's wrappers, cold caches; `bind`, `run` and `output` of "
         "its sessions, `run` the whole graph under another backend; `eager` its nodes that PyTorch ran, and Python between graphs; "
         "`residual` what is left; `wait` from the return of the call until the device was done, which is absent on the CPU. On a GPU, the "
-        "other parts are times of the host. Where no call was measured, `guards` and `residual` are absent."
+        "other parts are times of the host. Where no call was measured, `guards` and `residual` are absent.",
+        brief=2,
     )
-    ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns")
+    ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns", brief=3)
     share: float = column(
         "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
-        "the rows."
+        "the rows.",
+        brief=4,
     )
     rank: int | None = optional(_RANK)
 
@@ -565,12 +581,15 @@ class Step:
 
     role: StepRole = column(
         "`encode` calls of the encoder; `prefill` the first call of the model, and others with several positions; `decode` calls with one "
-        "position; `python` the rest: Python of `generate` around the model."
+        "position; `python` the rest: Python of `generate` around the model.",
+        brief=1,
     )
-    calls: float = column("Calls of the model in one call of `generate`; 0 for `python`.", default=0.0)
-    tokens: float = column("Tokens that they compute: positions by rows of the batch, beams included.", default=0.0)
-    ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0)
-    uncompiled_ns: int | None = optional("The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns")
+    calls: float = column("Calls of the model in one call of `generate`; 0 for `python`.", default=0.0, brief=2)
+    tokens: float = column("Tokens that they compute: positions by rows of the batch, beams included.", default=0.0, brief=3)
+    ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0, brief=4)
+    uncompiled_ns: int | None = optional(
+        "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", brief=5
+    )
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
     rank: int | None = optional(_RANK)
 
@@ -584,16 +603,19 @@ Record: TypeAlias = (
 class RunVariant:
     """One way of running a model, against PyTorch without compilation."""
 
-    way: str = column("`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.")
-    verdict: VariantVerdict = column(
-        "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
+    way: str = column(
+        "`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.", brief=1
     )
-    call_ns: int | None = optional("Time of a call, the median over the rounds.", unit="ns")
-    ratio: float | None = optional("Times as long as eager: the median over the rounds of the ratio within a round.")
-    ratio_low: float | None = optional("Lower end of its 99 % interval.")
-    ratio_high: float | None = optional("Upper end of it.")
-    first_ns: int | None = optional("Time of the first call, compilation or export included.", unit="ns")
-    max_abs: float | None = optional("Largest absolute difference of a result from eager.")
+    verdict: VariantVerdict = column(
+        "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run.",
+        brief=8,
+    )
+    call_ns: int | None = optional("Time of a call, the median over the rounds.", unit="ns", brief=2)
+    ratio: float | None = optional("Times as long as eager: the median over the rounds of the ratio within a round.", brief=3)
+    ratio_low: float | None = optional("Lower end of its 99 % interval.", brief=4)
+    ratio_high: float | None = optional("Upper end of it.", brief=5)
+    first_ns: int | None = optional("Time of the first call, compilation or export included.", unit="ns", brief=6)
+    max_abs: float | None = optional("Largest absolute difference of a result from eager; infinite for other shapes or NaN.", brief=7)
     rounds: int = column("Rounds; in each, every way is timed once.", default=0)
     note: str = column("Why it was not measured.", default="")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.problems.problem import GainConfidence, Kind  # noqa: TC001 - choices of columns are read from annotations
+from ortlens.analysis.problems.stream import problems_of
 from ortlens.trace.records import column, optional, same
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import consequence_sentences, problem_place, problem_sentence
@@ -16,7 +16,6 @@ from ortlens.views.wording import REASON_WORDS, clipped, guard, visible
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Capture
 
@@ -62,14 +61,13 @@ class ActionRow:
     consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
 
 
-def action_facts(capture: Capture, overview: Overview) -> list[dict[str, Any]]:
+def action_facts(capture: Capture) -> list[dict[str, Any]]:
     """Describe the actions of a capture as plain JSON data, the most useful one first."""
-    return [_facts(item, capture) for item in overview.problems]
+    return [facts_of_action(item, capture) for item in problems_of(capture)]
 
 
 def action_rows(capture: Capture) -> list[ActionRow]:
     """List the actions of a capture as rows of a table, the most useful first."""
-    overview = overview_of(capture)
     return [
         ActionRow(
             rank=rank,
@@ -79,11 +77,12 @@ def action_rows(capture: Capture) -> list[ActionRow]:
             consequences=tuple(each.title for each in item.consequences),
             **same(item, "kind", "file", "line", "gain_ns", "confidence", "tried", "settings", "patch"),
         )
-        for rank, item in enumerate(overview.problems, start=1)
+        for rank, item in enumerate(problems_of(capture), start=1)
     ]
 
 
-def _facts(item: Problem, capture: Capture) -> dict[str, Any]:
+def facts_of_action(item: Problem, capture: Capture) -> dict[str, Any]:
+    """Describe one action as plain JSON data."""
     facts = {
         "kind": KIND_WORDS[item.kind],
         "subject": item.kind,

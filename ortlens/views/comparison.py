@@ -6,13 +6,12 @@ well. Only the page has ids and links to them, since a notebook may hold a fragm
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
-from ortlens.analysis.compare.changes import Change, result_words
+from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.comparison import AlignedOperator, compared
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime, kernel_times
@@ -20,37 +19,21 @@ from ortlens.analysis.compare.side_by_side import panes
 from ortlens.trace.records import Break
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.units import counted, time_from_ns
-from ortlens.views.comparison_text import (
-    ENDS_MOVED,
-    change_sentence,
-    comparison_text,
-    kernel_words,
-    operators_words,
-    repeated,
-    row_name,
-    short,
-    signed,
-    times_words,
-    timing_words,
-    verdict_sentence,
-)
+from ortlens.views.comparison_screen import EFFECTS, by_verdict, comparison_screen, row_name, short, signed, timing_words, verdict_sentence
 from ortlens.views.markup import page_html, render, write_report
-from ortlens.views.tiles import Tile
+from ortlens.views.text import screen_text
 from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
 
-    from ortlens.analysis.compare.changes import Happened, Kind
     from ortlens.analysis.compare.comparison import Compared
     from ortlens.analysis.compare.side_by_side import Difference, PaneRow, PaneSide
-    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture
-    from ortlens.views.tiles import State
 
 
 @with_clear_os_errors
@@ -118,7 +101,7 @@ class Comparison:
         Returns:
             A verdict, then times and differences by kind.
         """
-        return comparison_text(self._compared, width=width)
+        return screen_text(comparison_screen(self._compared), width=width)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the comparison as plain data, for JSON.
@@ -155,26 +138,9 @@ class Comparison:
 
 
 _NOTEBOOK_ROWS, _PAGE_ROWS = 150, 4_000  # rows of both panes together; what is beyond is counted
-_CARD_ROWS = 5
 _TIMES, _FEW_TIMES = 40, 4
 _FOLD = 4  # so many equal rows or more are folded
-_SIGNS = {"worse": "✗", "better": "✓", "neutral": "·"}
-_EFFECTS: Mapping[SpeedVerdict, str] = {"slower": "worse", "faster": "better"}
-_CARDS = (
-    ("Graph breaks and recompiles", frozenset({"break", "recompile"}), "None differs."),
-    ("Operators that moved, came or went", frozenset({"operator"}), "None: every operator runs where it ran."),
-)
-_ELSE = {
-    "coverage": "Coverage",
-    "partition": "Partition",
-    "result": "Results",
-    "finding": "Finding",
-    "version": "Version",
-    "option": "Option",
-    "provider": "Provider",
-    "setting": "Setting",
-    "machine": "Machine",
-}
+SIGNS = {"worse": "✗", "better": "✓", "neutral": "·"}
 _DIFFERENCES: Mapping[Difference, str] = {
     "same": "",
     "added": "new",
@@ -199,85 +165,33 @@ def comparison_html(compared: Compared) -> str:
 
 
 def _about(compared: Compared, max_rows: int) -> dict[str, Any]:
-    kernels = kernel_times(compared)
-    rows = panes(compared, kernels)
-    sentence = verdict_sentence(compared)
-    others = [row for row in compared.changes if row.kind in _ELSE]
-    others.sort(key=lambda row: (row.effect != "worse", row.effect != "better", list(_ELSE).index(row.kind)))
-    said = list(Counter((row.effect, _ELSE[row.kind], _change(row)) for row in others).items())
-    missing = [word for word, capture in (("first", compared.before), ("second", compared.after)) if not capture.kernels]
+    rows = panes(compared, kernel_times(compared))
     return {
-        "signs": _SIGNS,
-        "verdict": _arrows(sentence[:1].upper() + sentence[1:]),
+        "screen": comparison_screen(compared, anchors=_anchors(rows)),
         "sides": [
             (label, capture.name or "unnamed capture", capture.backend, capture.created or "no date")
             for label, capture in (("Before", compared.before), ("After", compared.after))
         ],
-        "tiles": comparison_tiles(compared),
-        "machine_differs": compared.machine_differs,
-        "cards": [_card(title, [row for row in compared.changes if row.kind in kinds], none) for title, kinds, none in _CARDS],
-        **_kernels(kernels, rows),
-        "unprofiled": "" if not missing else "Neither capture was" if len(missing) > 1 else f"The {missing[0]} capture was not",
         **_times(compared.timings),
         "panes": _panes(compared, rows, max_rows),
-        "others": [(effect, kind, repeated(text, number)) for (effect, kind, text), number in said[:_TIMES]],
-        "others_left": _left(len(said) - _TIMES),
     }
 
 
-def _arrows(text: str) -> str:
-    return text.replace(" -> ", " → ")
+def _anchors(rows: Sequence[PaneRow]) -> dict[tuple[str, str], int]:
+    """Number the first row of the panes that holds a measured operator, by side and name."""
+    sides = ((number, name, side) for number, row in enumerate(rows) for name, side in (("before", row.before), ("after", row.after)))
+    return {(name, side.name): number for number, name, side in sides if side is not None and side.ns is not None}
 
 
 def _left(number: int) -> str:
     return counted(number, "more row") if number > 0 else ""
 
 
-def _card(title: str, rows: Sequence[Change], none: str) -> tuple[str, list[tuple[str, str]], int, str]:
-    """Collect the changes of a card, the number of those beyond, and what it says without any."""
-    order = sorted(rows, key=lambda row: (row.effect != "worse", row.effect != "better"))
-    said = list(Counter((row.effect, _change(row)) for row in order).items())
-    items = [(str(effect), repeated(text, number)) for (effect, text), number in said[:_CARD_ROWS]]
-    return title, items, max(len(said) - _CARD_ROWS, 0), none
-
-
-def _change(row: Change) -> str:
-    if row.kind != "operator" or row.change != "moved":
-        return _arrows(change_sentence(row))
-    where = f"{row.subject} ({place(row.file, row.line, row.module)})"
-    return f"into ONNX Runtime: {where}; was in {row.before}" if row.effect == "better" else f"out of ONNX Runtime: {where}; in {row.after}"
-
-
-def _kernels(kernels: Sequence[KernelTime], rows: Sequence[PaneRow]) -> dict[str, Any]:
-    """Describe the kernels that differ most, each with the first row of the panes that holds one of its operators."""
-    anchors: dict[tuple[str, str], int] = {}
-    for number, row in enumerate(rows):
-        for name, side in (("before", row.before), ("after", row.after)):
-            if side is not None and side.ns is not None:
-                anchors[name, side.name] = number
-    known = [row for row in kernels if row.difference_ns]
-    known.sort(key=lambda row: (row.verdict not in _EFFECTS, -abs(row.difference_ns or 0)))
-    shown = []
-    for item in known[:_CARD_ROWS]:
-        wanted = [*(("before", name) for name in item.before_nodes), *(("after", name) for name in item.after_nodes)]
-        shown.append(
-            {
-                "effect": _EFFECTS.get(item.verdict, "neutral"),
-                "difference": signed(item.difference_ns or 0),
-                "anchor": next((anchors[key] for key in wanted if key in anchors), None),
-                "operators": operators_words(item),
-                "module": item.module,
-                "words": _arrows(kernel_words(item)),
-            }
-        )
-    return {"kernels": shown, "kernels_left": max(len(known) - _CARD_ROWS, 0)}
-
-
 def _times(timings: Sequence[Timing]) -> dict[str, Any]:
     """Describe the times of calls and of what differs; the rest is folded."""
-    order = sorted(timings, key=lambda row: (row.verdict in ("same", "unmeasured"), row.scope != "call", -(row.before_ns or 0)))
-    rest = [row for row in order if row.scope != "call" and row.verdict not in _EFFECTS]
-    first = [row for row in order if row.scope == "call" or row.verdict in _EFFECTS]
+    order = by_verdict(timings)
+    rest = [row for row in order if row.scope != "call" and row.verdict not in EFFECTS]
+    first = [row for row in order if row.scope == "call" or row.verdict in EFFECTS]
     if len(rest) <= _FEW_TIMES:
         first, rest = order, []
     unmeasured = sum(row.verdict == "unmeasured" for row in rest)
@@ -296,7 +210,7 @@ def _time(row: Timing) -> dict[str, Any]:
             ("after", _band(row.after_low_ns, row.after_ns, row.after_high_ns, widest)),
         ]
     before, after = ("" if ns is None else time_from_ns(ns) for ns in (row.before_ns, row.after_ns))
-    effect = _EFFECTS.get(row.verdict, "neutral")
+    effect = EFFECTS.get(row.verdict, "neutral")
     return {"effect": effect, "name": row_name(row), "before": before, "after": after, "bands": bands, "verdict": timing_words(row)}
 
 
@@ -357,7 +271,7 @@ def _fold_words(run: Sequence[tuple[int, PaneRow]]) -> str:
 
 
 def _row(number: int, row: PaneRow) -> dict[str, Any]:
-    sign = "" if row.effect == "neutral" else f"{_SIGNS[row.effect]} "
+    sign = "" if row.effect == "neutral" else f"{SIGNS[row.effect]} "
     sides = {"before": _side(row.before), "after": _side(row.after)}
     return {"number": number, "difference": row.difference, "effect": row.effect, "words": f"{sign}{_difference(row)}", **sides}
 
@@ -392,74 +306,3 @@ def _side(side: PaneSide | None) -> dict[str, Any] | None:
         "is_fused": side.is_fused,
         "time": time,
     }
-
-
-_SPLITS: Mapping[tuple[Kind, Happened], str] = {
-    ("break", "removed"): "fixed",
-    ("break", "added"): "new",
-    ("break", "changed"): "met more or less often",
-    ("recompile", "removed"): "gone",
-    ("recompile", "added"): "new",
-    ("recompile", "changed"): "more or less frequent",
-}
-_ORDER = ("slower", "faster", "same", "unmeasured")
-
-
-def comparison_tiles(compared: Compared) -> tuple[Tile, ...]:
-    """Answer whether it is slower, what splits it, where its operators run, and whether its results are right."""
-    return _speed(compared), _splits(compared.changes), _placement(compared.changes), _results(compared)
-
-
-def _speed(compared: Compared) -> Tile:
-    calls = [row for row in compared.timings if row.scope == "call"] or list(compared.timings)
-    if compared.ends_moved or not calls:
-        detail = ENDS_MOVED if compared.ends_moved else "no call of both captures was recorded"
-        return Tile(name="speed", title="Speed", state="unknown", word="not compared", detail=detail)
-    call = min(calls, key=lambda row: _ORDER.index(row.verdict))
-    states: dict[str, State] = {"slower": "bad", "faster": "good", "same": "plain", "unmeasured": "unknown"}
-    words = {"slower": "slower", "faster": "faster", "same": "no difference outside the noise", "unmeasured": "not compared"}
-    word = words[call.verdict]
-    if call.verdict in ("slower", "faster"):
-        word = f"{word}: {timing_words(call)}"
-    detail = times_words(call, "→") or timing_words(call)
-    return Tile(name="speed", title="Speed", state=states[call.verdict], word=word, detail=detail)
-
-
-def _splits(changes: Iterable[Change]) -> Tile:
-    rows = [row for row in changes if row.kind in ("break", "recompile")]
-    counts = Counter((row.kind, row.change) for row in rows)
-    parts = [f"{counted(counts[kind, change], kind)} {word}" for (kind, change), word in _SPLITS.items() if counts[kind, change]]
-    word, detail = ", ".join(parts) or "none fixed, none new", rows[0].subject if rows else "neither breaks nor recompiles differ"
-    return Tile(name="splits", title="Breaks and recompiles", state=_state(rows), word=word, detail=detail)
-
-
-def _placement(changes: Iterable[Change]) -> Tile:
-    coverage = next((row for row in changes if row.kind == "coverage"), None)
-    moved = [row for row in changes if row.kind == "operator" and row.change == "moved"]
-    parts = [
-        f"{count} moved {where}"
-        for effect, where in (("worse", "to PyTorch"), ("better", "into it"))
-        if (count := sum(row.effect == effect for row in moved))
-    ]
-    word = "the same share" if coverage is None else f"{coverage.before} → {coverage.after}"
-    same = "every operator runs where it ran" if coverage is None else "operators were added or removed"
-    state = _state(moved if coverage is None else [coverage])
-    return Tile(name="time", title="In ONNX Runtime", state=state, word=word, detail=", ".join(parts) or same)
-
-
-def _state(rows: Sequence[Change]) -> State:
-    effects = {row.effect for row in rows}
-    if "worse" in effects:
-        return "caution" if "better" in effects else "bad"
-    return "good" if "better" in effects else "plain"
-
-
-def _results(compared: Compared) -> Tile:
-    before, after = result_words(compared.before), result_words(compared.after)
-    change = next((row for row in compared.changes if row.kind == "result"), None)
-    detail = before if before == after else f"{before} → {after}"
-    if change is None or change.effect == "neutral":
-        known = "not verified" not in (before, after)
-        word = "no change" if known else "not compared"
-        return Tile(name="correct", title="Verified values", state="plain" if known else "unknown", word=word, detail=detail)
-    return Tile(name="correct", title="Verified values", state=_state([change]), word=change.effect, detail=detail)

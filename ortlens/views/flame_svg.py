@@ -9,7 +9,6 @@ from ortlens._files import write_asked
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
 from ortlens.views.flame import flame_of
-from ortlens.views.tables import graph_label
 from ortlens.views.wording import clipped, function, place
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Graph
     from ortlens.views.flame import Frame, FrameKind
 
 _WIDTH, _ROW = 1160, 24
@@ -107,6 +106,12 @@ def flame_svg(capture: Capture) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ortlens-flame" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
         f'font-family="system-ui,sans-serif" font-size="12" fill="currentColor">{_STYLE}{_HATCH}{body}{_key(kinds, rows)}</svg>'
     )
+
+
+def graph_label(graph: Graph) -> str:
+    """Name a graph by Dynamo's id, as recompiles do; a forward and its backward share it, so phase and role are appended."""
+    what = graph.role or ("" if graph.phase == "inference" else graph.phase)
+    return f"{graph.compile_id or graph.graph_id} {what}".strip()
 
 
 _Box = tuple["Frame", int, float, float, str]  # a frame, its row, its left edge and width in pixels, and the path of the module around it

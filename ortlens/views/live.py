@@ -30,16 +30,16 @@ def live_html(points: Sequence[LivePoint], *, name: str = "", is_over: bool = Fa
         name=name,
         state="ended after" if is_over else "running for",
         elapsed=time_from_ns(points[-1].at_s * 1e9),
-        cells=_cells(figures),
+        cells=_facts(figures),
         curve=_curve(points),
         graphs=[(graph.name, graph.phase, time_from_ns(graph.call_ns)) for graph in figures.graphs[:_GRAPHS]],
         more=counted(more, "more graph") if more > 0 else "",
     )
 
 
-def _cells(figures: LiveFigures) -> Iterator[tuple[str, str]]:
+def _facts(figures: LiveFigures) -> Iterator[tuple[str, str]]:
     where = "sessions" if figures.session_count else "compiled graphs"
-    yield "runs", f"{figures.runs:,}"
+    yield "run" if figures.runs == 1 else "runs", f"{figures.runs:,}"
     if figures.period_ns and figures.busy_ns is not None:
         yield "from call to call", time_from_ns(figures.period_ns)
         yield f"of it in {where}", f"{time_from_ns(figures.busy_ns)} ({percent(min(figures.busy_ns / figures.period_ns, 1))})"
@@ -108,25 +108,12 @@ def event_lines(capture: Capture) -> Iterator[str]:
 
 
 def live_line(figures: LiveFigures) -> str:
-    """Put runs, times, what was compiled and memory on one line."""
+    """Put the same figures on one line, and the times of graphs."""
     if not figures.runs:
         return "no run yet"
-    parts = [counted(figures.runs, "run"), *pace_words(figures)]
+    parts = [f"{value} {label}" for label, value in _facts(figures)]
     if figures.graphs:
         shown = [f"{graph.name} ({graph.phase}) {time_from_ns(graph.call_ns)}" for graph in figures.graphs[:_LINE_GRAPHS]]
         more = [f"{len(figures.graphs) - _LINE_GRAPHS} more"] if len(figures.graphs) > _LINE_GRAPHS else []
         parts.append(f"median of the latest: {', '.join(shown + more)}")
-    counts = counted(figures.recompile_count, "recompile"), counted(figures.session_count, "session")
-    parts.append(", ".join([*counts, f"{counted(len(figures.fallbacks), 'operator')} in PyTorch"]))
-    if figures.memory_bytes is not None:
-        parts.append(f"memory {size_from_bytes(figures.memory_bytes)}")
     return "; ".join(parts)
-
-
-def pace_words(figures: LiveFigures) -> list[str]:
-    """Say how often there is a call, and how much of the time in between it takes; empty before the second call."""
-    if not figures.period_ns or figures.busy_ns is None:
-        return []
-    where = "sessions" if figures.session_count else "graphs"
-    share = f" ({percent(min(figures.busy_ns / figures.period_ns, 1))})"
-    return [f"one call every {time_from_ns(figures.period_ns)}, {time_from_ns(figures.busy_ns)}{share} of it in {where}"]

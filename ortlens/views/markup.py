@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ortlens._files import write_asked
 from ortlens._optional import require
 from ortlens.errors import UsageError
+from ortlens.units import percent
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
@@ -104,7 +105,12 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"clip": lambda text, width=_MAX_TEXT: clipped(text, width), "sentence": _sentence, "width": _bar_width}
+    environment.filters |= {
+        "clip": lambda text, width=_MAX_TEXT: clipped(text, width),
+        "sentence": _sentence,
+        "width": _bar_width,
+        "percent": percent,
+    }
     environment.globals["asset"] = asset
     return environment
 

@@ -1,4 +1,4 @@
-"""What the explorer is given: a capture as one compact JSON object, with the answers of the overview.
+"""What the explorer is given: a capture as one compact JSON object, with its screen.
 
 `{version, meta, overview, modules, flame, sources, texts, tables: {name: {meaning, rows, total, columns: {name: {kind, unit, meaning, enc,
 ...}}}}}`.
@@ -14,56 +14,44 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ortlens.analysis.answers.overview import overview_of
-from ortlens.analysis.answers.verdict import is_wholly_compared, ort_share, recompiles_by_role
+from ortlens.analysis.answers.overview import graph_rows
+from ortlens.analysis.answers.verdict import recompiles_by_role
 from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
+from ortlens.analysis.coverage import coverage_of
+from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.onnx_model import onnx_facts
+from ortlens.analysis.problems.stream import finding_records, findings_of, problems_of
 from ortlens.analysis.roofline import Roof, roofs
+from ortlens.analysis.slow_lines import slow_lines
+from ortlens.analysis.speed import is_busy
+from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns
 from ortlens.trace.codec import json_float, plain
 from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
-from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import action_facts, problem_id
 from ortlens.views.flame import flame_of, packed_flame
 from ortlens.views.hints import SAVED, WANTS
 from ortlens.views.redaction import redacted_capture
+from ortlens.views.screen import Screen, capture_screen
 from ortlens.views.sentences import (
     MAX_PROBLEMS,
-    call_sentence,
     consequence_sentences,
-    coverage_sentence,
-    dry_run_sentence,
-    onnx_answers,
-    partitions_sentence,
     problem_sentence,
     reason_words,
     recompiles_sentence,
-    title,
     undecided_sentence,
-    wrong_sentence,
 )
-from ortlens.views.tiles import dry_run_end, tiles_of
-from ortlens.views.time_sentences import (
-    against_words,
-    average_words,
-    busy_sentence,
-    decode_words,
-    gain_words,
-    generate_ns,
-    generation_sentences,
-)
+from ortlens.views.time_sentences import average_words, busy_sentence, gain_words, generate_ns
 from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.analysis.answers.overview import Overview
-    from ortlens.analysis.numbers import NumericsSummary
-    from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Capture
     from ortlens.trace.schema import Column, Table
@@ -80,21 +68,22 @@ _LEVEL = 6  # 9 takes four times as long for 3 % less
 def payload_from_capture(capture: Capture, *, redact: bool = False, hints: Hints = SAVED) -> dict[str, Any]:
     """Return any capture as plain JSON data for the explorer; `meta.left_out` says in words which rows are not in it."""
     shown = redacted_capture(capture) if redact else capture
-    return payload_from_shown(shown, overview_of(shown), redacted=redact, hints=hints)
+    return payload_from_screen(capture_screen(shown, hints), shown, redacted=redact, hints=hints)
 
 
-def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool, hints: Hints) -> dict[str, Any]:
-    """Return the payload of a capture that is ready to be shown; `redacted` only tells the explorer that it was redacted."""
-    shown = replace(shown, findings=overview.findings)
+def payload_from_screen(screen: Screen, shown: Capture, *, redacted: bool, hints: Hints) -> dict[str, Any]:
+    """Return the payload of a capture, with the screen that was made of it; `redacted` only tells the explorer that it was redacted."""
     texts = Texts()
-    kept = {name: _kept(name, getattr(shown, name)) for name in TABLES}
-    tables = {name: packed_table(table, kept[name], len(getattr(shown, name)), texts) for name, table in TABLES.items()}
+    records = {name: finding_records(shown) if name == "findings" else getattr(shown, name) for name in TABLES}
+    kept = {name: _kept(name, rows) for name, rows in records.items()}
+    tables = {name: packed_table(table, kept[name], len(records[name]), texts) for name, table in TABLES.items()}
     if found := roofs(shown):
         tables["roofline"] = packed_table(table_from_record("roofline", Roof), found[:MAX_ROWS], len(found), texts)
+    left_out = [_left_out(name, len(kept[name]), len(rows)) for name, rows in records.items() if len(kept[name]) < len(rows)]
     return {
         "version": VERSION,
-        "meta": bounded(_meta(shown, kept, redact=redacted) | {"hints": _hints(overview, hints)}),
-        "overview": bounded(overview_facts(overview, shown, hints)),
+        "meta": bounded(_meta(shown, redact=redacted) | {"left_out": left_out, "hints": _hints(shown, hints)}),
+        "overview": bounded(overview_facts(screen, shown)),
         "modules": bounded(_modules(kept["nodes"])),
         "flame": bounded(packed_flame(flame_of(shown, max_rows=MAX_ROWS))),
         "sources": bounded(sources_of(shown.attachments)),
@@ -119,24 +108,19 @@ def _kept(name: str, records: tuple[Any, ...]) -> Sequence[Any]:
     return records[:MAX_ROWS]
 
 
-def _meta(capture: Capture, kept: Mapping[str, Sequence[Any]], *, redact: bool) -> dict[str, Any]:
+def _meta(capture: Capture, *, redact: bool) -> dict[str, Any]:
     return {
         "name": visible(capture.name),
         "backend": visible(capture.backend),
         "created": capture.created,
         "environment": facts_of(capture),
         "redacted": redact,
-        "left_out": [
-            _left_out(name, len(rows), len(getattr(capture, name)))
-            for name, rows in kept.items()
-            if len(rows) < len(getattr(capture, name))
-        ],
     }
 
 
-def _hints(overview: Overview, hints: Hints) -> dict[str, str]:
+def _hints(capture: Capture, hints: Hints) -> dict[str, str]:
     """Say what to type for what is missing, in all panels."""
-    return {want: hints.text(want, is_onnx=overview.onnx is not None) for want in WANTS}
+    return {want: hints.text(want, is_onnx=onnx_facts(capture) is not None) for want in WANTS}
 
 
 def _left_out(name: str, shown: int, total: int) -> str:
@@ -153,50 +137,45 @@ def _modules(nodes: Sequence[Any]) -> list[list[str | None]]:
     return [[path, kind] for path, kind in types.items()]
 
 
-def overview_facts(overview: Overview, capture: Capture, hints: Hints = SAVED) -> dict[str, Any]:
-    """Return the answers of the overview, as facts and as the sentences that the other views say."""
+def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
+    """Return the screen of a capture, and what panels of the explorer compute with."""
     return {
-        "title": title(overview),
-        "tiles": [asdict(tile) | {"sign": tile.sign} for tile in tiles_of(capture, overview, hints)],
-        "verdict": verdict_sentence(overview, capture),
-        "coverage_sentence": coverage_sentence(overview),
-        "wrong_sentence": wrong_sentence(numbers_of(capture)),
+        "title": screen.title,
+        "verdict": screen.verdict,
+        "alert": screen.alert,
+        "dry_run": screen.dry_run,
+        "tiles": [asdict(tile) | {"sign": tile.sign} for tile in screen.tiles],
+        "answers": {answer.name: list(answer.said) for answer in screen.answers},
         "undecided_sentence": undecided_sentence(numbers_of(capture)),
-        "partitions_sentence": partitions_sentence(overview) if overview.coverage.verdict != "empty" else "",
-        "coverage": asdict(overview.coverage),
-        "graph_count": overview.graph_count,
-        "break_occurrences": overview.break_occurrences,
-        "looks": [_problem(item, capture) for item in overview.problems[:MAX_PROBLEMS]],
-        "actions": action_facts(capture, overview),
-        "call": _call(overview),
-        "busy_sentence": busy_sentence(overview),
-        "generation_sentences": generation_sentences(overview),
-        "generate_ns": generate_ns(overview),
-        "recompiles_sentence": recompiles_sentence(overview),
-        "dry_run_sentence": dry_run_sentence(overview),
-        "compile_ns": overview.compile_ns,
-        "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in overview.phases],
-        "fallbacks": [asdict(group) | {"reason": reason_words(group)} for group in overview.fallbacks[:_MAX_GROUPS]],
-        "fallback_groups": len(overview.fallbacks),
-        "sessions": [{"session_id": cost.session.session_id, "share": cost.share} for cost in overview.sessions[:_MAX_GROUPS]],
-        "graphs": [_graph(row) for row in overview.graphs],
-        "call_order": _call_order(overview, capture),
-        "slow_lines": [asdict(line) for line in overview.slow_lines],
-        "recompile_count": sum(recompiles_by_role(overview).values()),
-        "causes": _causes(overview),
-        "gains": [gain_words(finding, is_busy=overview.is_busy) for finding in overview.findings],
+        "busy_sentence": busy_sentence(capture),
+        "recompiles_sentence": recompiles_sentence(capture),
+        "coverage": asdict(coverage_of(capture)),
+        "looks": [_look(item, capture) for item in problems_of(capture)[:MAX_PROBLEMS]],
+        "actions": action_facts(capture),
+        "call": _call(capture),
+        "generate_ns": generate_ns(capture),
+        "compile_ns": compile_total_ns(capture),
+        "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in compile_phases(capture)],
+        "fallbacks": [asdict(group) | {"reason": reason_words(group)} for group in fallback_groups(capture)[:_MAX_GROUPS]],
+        "fallback_groups": len(fallback_groups(capture)),
+        "graphs": [_graph(row) for row in graph_rows(capture)],
+        "call_order": _call_order(capture),
+        "slow_lines": [asdict(line) for line in slow_lines(capture)],
+        "recompile_count": sum(recompiles_by_role(capture).values()),
+        "causes": _causes(capture),
+        "gains": [gain_words(finding, is_busy=is_busy(capture.figures)) for finding in findings_of(capture)],
         "reasons": dict(REASON_WORDS),
     }
 
 
-def _causes(overview: Overview) -> list[int | None]:
+def _causes(capture: Capture) -> list[int | None]:
     """Return for each finding the place of the action that is its cause, from 1; None where it has one of its own, or none."""
-    places = {each.index: place for place, item in enumerate(overview.problems, start=1) for each in item.consequences}
-    return [places.get(index) for index in range(len(overview.findings))]
+    places = {each.index: place for place, item in enumerate(problems_of(capture), start=1) for each in item.consequences}
+    return [places.get(index) for index in range(len(findings_of(capture)))]
 
 
-def _call(overview: Overview) -> dict[str, Any]:
-    call, several = overview.call, len(overview.calls) > 1
+def _call(capture: Capture) -> dict[str, Any]:
+    call, several = call_time(capture), len(call_times(capture)) > 1
     of = f" of {visible(call.function or 'the function compiled first')}" if several else ""
     return {name: value for name, value in asdict(call).items() if name != "graph_ids"} | {
         "total_ns": call.total_ns,
@@ -205,67 +184,16 @@ def _call(overview: Overview) -> dict[str, Any]:
     }
 
 
-def verdict_sentence(overview: Overview, capture: Capture) -> str:
-    """Sum the whole capture up in one sentence without a full stop."""
-    coverage = overview.coverage
-    if overview.onnx is not None:
-        return _onnx_verdict(overview, overview.onnx, capture)
-    if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
-        said = coverage_sentence(overview, nothing="nothing runs in ONNX Runtime")
-        pace = against_words(overview) if coverage.verdict == "none" else ""
-        return f"{said}, {pace}" if pace else said
-    partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
-    counted_code = "the compiled code" if coverage.is_partial_view else "the model"
-    runs = "would run" if overview.is_dry_run else "runs"
-    facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
-    facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
-    share = ort_share(overview)
-    facts += [against_words(overview)] if against_words(overview) else []
-    facts += [decode_words(overview)] if decode_words(overview) else []
-    facts += [f"{percent(share)} of a call's time in ONNX Runtime"] if coverage.is_partial_view and share is not None else []
-    facts += [recompiles_sentence(overview)] if recompiles_sentence(overview) else []
-    slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
-    facts += [f"{time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} of a call lost where PyTorch is faster"] if slower else []
-    facts += _numbers(overview, numbers, capture)
-    cut = f", cut short{dry_run_end(overview)}; until there" if coverage.is_cut_short else ""
-    dry = f"dry run{cut}: " if overview.is_dry_run else ""
-    said = dry + ", ".join([" ".join(facts[:2]), *facts[2:]])
-    return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
-
-
-def _onnx_verdict(overview: Overview, facts: OnnxFacts, capture: Capture) -> str:
-    numbers = numbers_of(capture)
-    said = "; ".join(text for label, text in onnx_answers(overview, facts) if label in ("Dry run", "Model", "Runs on", "Time per call"))
-    if wrong := wrong_sentence(numbers):
-        return f"wrong results: {wrong}; {said}"
-    return "; ".join([said, *_numbers(overview, numbers, capture)])
-
-
-def _numbers(overview: Overview, numbers: NumericsSummary | None, capture: Capture) -> list[str]:
-    """Say whether the numbers of the partitions that run now are right; what was never compared must not pass for right."""
-    if numbers is None or wrong_sentence(numbers):
-        return []
-    right = numbers.right + (numbers.call.right if numbers.call else 0)
-    if numbers.wrong:
-        return [f"{counted(numbers.wrong, 'value')} out of tolerance"]
-    if not right:
-        return []
-    whole = is_wholly_compared(capture, overview, numbers)
-    if undecided_sentence(numbers):
-        return ["results differ without a verdict"]
-    return ["results match PyTorch" if whole else "results match PyTorch where compared"]
-
-
 def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose parts are spelled out here
     return {"graph_id": row.graph.graph_id, "ort_node_count": row.ort_node_count, "is_current": row.is_current} | {
         name: getattr(row.time, name) for name in ("calls", "ort_ns", "eager_ns", "foreign_ns")
     }
 
 
-def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
+def _call_order(capture: Capture) -> dict[str, Any]:
     """List the current graphs in the order of a call, and the rows of the breaks before each and behind the last."""
     ahead, behind = breaks_ahead(capture)
-    current = {row.graph.graph_id for row in overview.graphs if row.is_current}
+    current = {row.graph.graph_id for row in graph_rows(capture) if row.is_current}
     found: dict[str, list[int]] = {}
     met: list[int] = []  # also before versions that are not shown
     for graph in current_in_call_order(capture):
@@ -275,14 +203,8 @@ def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
     return {"graphs": list(found), "ahead": {graph_id: rows for graph_id, rows in found.items() if rows}, "behind": [*met, *behind]}
 
 
-def _problem(item: Problem, capture: Capture) -> dict[str, Any]:
-    return {
-        "sentence": problem_sentence(item),
-        "consequences": consequence_sentences(item),
-        "subject": item.kind,
-        "id": problem_id(item, capture),
-        "ns_per_call": item.gain_ns,
-    }
+def _look(item: Problem, capture: Capture) -> dict[str, Any]:
+    return {"sentence": problem_sentence(item), "consequences": consequence_sentences(item), "id": problem_id(item, capture)}
 
 
 Packed: TypeAlias = dict[str, Any]

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import problems_of
+from ortlens.analysis.slow_lines import slow_lines
 from ortlens.trace.sources import is_own
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.actions import KIND_WORDS, action_facts
+from ortlens.views.actions import KIND_WORDS, facts_of_action
 from ortlens.views.verdict_text import remedy, verdict_name, verdict_sentence
 from ortlens.views.wording import clipped, place
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ortlens.analysis.answers.check import VerdictRow
-    from ortlens.analysis.answers.overview import Overview
     from ortlens.trace.records import Capture
 
 Level: TypeAlias = Literal["error", "warning", "note"]
@@ -94,16 +94,16 @@ def remarks_of(capture: Capture, rows: Sequence[VerdictRow], checkout: Checkout)
 
     What breaks a limit is an error; a limit that no remark explains has one of its own.
     """
-    overview = overview_of(capture)
-    found = [*_causes(capture, overview, checkout), *_slow(overview, checkout)]
+    found = [*_causes(capture, checkout), *_slow(capture, checkout)]
     for row in rows:
         if not row.holds:
             found = _with_limit(found, row, checkout)
     return found
 
 
-def _causes(capture: Capture, overview: Overview, checkout: Checkout) -> Iterator[Remark]:
-    for item, facts in zip(overview.problems, action_facts(capture, overview), strict=True):
+def _causes(capture: Capture, checkout: Checkout) -> Iterator[Remark]:
+    for item in problems_of(capture):
+        facts = facts_of_action(item, capture)
         is_finding = item.index is not None
         said = [item.title, facts["why"], facts["do"]] if is_finding else [facts["why"], facts["do"]]
         said += [counted(item.other_lines, "other line needs", "other lines need") + " the same change"] if item.other_lines else []
@@ -128,8 +128,8 @@ def _sentence(text: str) -> str:
     return f"{shown if is_name else shown[:1].upper() + shown[1:]}."
 
 
-def _slow(overview: Overview, checkout: Checkout) -> Iterator[Remark]:
-    for item in overview.slow_lines:
+def _slow(capture: Capture, checkout: Checkout) -> Iterator[Remark]:
+    for item in slow_lines(capture):
         if not item.is_torch:  # what PyTorch runs there has a remark
             text = f"This line takes {time_from_ns(item.ns)} of a call in ONNX Runtime, {percent(item.share)}."
             remark = Remark(rule="slow_line", level="note", title="slow line", text=text, recorded=place(item.file, item.line))

@@ -13,27 +13,22 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortlens.analysis.answers.overview import overview_of
-from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.fusions import optimised
-from ortlens.analysis.index import graph_by_partition
-from ortlens.analysis.numbers import numbers_of
 from ortlens.trace.facts import facts_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.hints import SAVED
-from ortlens.views.html import answers_of
 from ortlens.views.markup import asset, page_html, static
-from ortlens.views.payload import packed_payload, payload_from_shown
+from ortlens.views.payload import packed_payload, payload_from_screen
 from ortlens.views.redaction import redacted_capture
-from ortlens.views.tables import report_tables
-from ortlens.views.tiles import tiles_of
+from ortlens.views.screen import capture_screen
+from ortlens.views.tables import current_kernels, report_tables
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ortlens.analysis.fusions import Change, Optimised
-    from ortlens.trace.records import Capture, Kernel
+    from ortlens.trace.records import Capture
     from ortlens.views.hints import Hints
 
 BUDGET_BYTES = 1_500_000
@@ -79,21 +74,19 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     import ortlens
 
     shown = redacted_capture(capture) if redact else capture
-    overview = overview_of(shown)
-    data = payload_from_shown(shown, overview, redacted=redact, hints=hints)
+    screen = capture_screen(shown, hints)
+    data = payload_from_screen(screen, shown, redacted=redact, hints=hints)
     notes = list(data["meta"]["left_out"])
     if redact:
         notes.append("paths are shortened; source text, values in guards and messages, and ONNX models are left out")
     environment = list(_environment(shown))[:_MAX_ENTRIES]
     about = {
-        "title": title or data["overview"]["title"],
-        "verdict": data["overview"]["verdict"],
+        "title": title or screen.title,
+        "screen": screen,
         "about": _surroundings(dict(environment)),
         "notes": notes,
-        "answers": answers_of(overview, numbers_of(shown)),
-        "tiles": tiles_of(shown, overview, hints),
         "optimised": _optimised(shown),
-        "tables": report_tables(shown, overview, current_kernels(shown)),
+        "tables": report_tables(shown),
         "environment": environment,
         "version": ortlens.__version__,
     }
@@ -102,15 +95,6 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     if not models or redact or not shown.models:
         return page
     return _with_models(shown, about, packed, BUDGET_BYTES - len(page.encode()))
-
-
-def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
-    """List the kernels of graphs that no recompile replaced; empty where nothing was profiled."""
-    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
-    known = {graph.graph_id for graph in capture.graphs}
-    graph_of = graph_by_partition(capture)
-    replaced = {session.session_id for session in capture.sessions if graph_of.get(session.partition_id, "") in known - current}
-    return tuple(kernel for kernel in capture.kernels if kernel.session_id not in replaced)
 
 
 def _with_models(capture: Capture, about: dict[str, Any], packed: list[_Packed], room: int) -> str:

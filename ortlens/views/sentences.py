@@ -4,46 +4,50 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.answers.verdict import ort_share, recompiles_by_role
+from ortlens.analysis.answers.overview import explain_calls, graph_rows
+from ortlens.analysis.answers.verdict import is_wholly_compared, ort_share, recompiles_by_role
+from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
+from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.onnx_model import onnx_facts
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.tiles import dry_run_end
-from ortlens.views.time_sentences import price_of_change, price_text, saving_words
+from ortlens.views.time_sentences import against_words, decode_words, price_of_change, price_text, saving_words
 from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.fallbacks import FallbackGroup
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.problems.problem import Problem
-    from ortlens.trace.records import Finding
+    from ortlens.trace.records import Capture
 
 
-def title(overview: Overview) -> str:
+def title(capture: Capture) -> str:
     """Name the capture, when it has a name, and the backend; say of an ONNX model that it is one."""
-    if overview.onnx is not None:
-        return onnx_title(overview, overview.onnx)
-    name = f"{visible(overview.name)}: " if overview.name else ""
-    return f"{name}torch.compile with backend {visible(overview.backend)}{', dry run' if overview.is_dry_run else ''}"
+    if (facts := onnx_facts(capture)) is not None:
+        return onnx_title(capture, facts)
+    name = f"{visible(capture.name)}: " if capture.name else ""
+    return f"{name}torch.compile with backend {visible(capture.backend)}{', dry run' if is_dry_run(capture) else ''}"
 
 
-def coverage_sentence(overview: Overview, nothing: str = "nothing") -> str:
+def coverage_sentence(capture: Capture, nothing: str = "nothing") -> str:
     """Say whether the model is in ONNX Runtime, and how much of it, without a full stop."""
-    coverage = overview.coverage
+    coverage = coverage_of(capture)
     nodes, share = counted(coverage.node_count, "compute node"), percent(coverage.share or 0.0)
     if coverage.verdict in ("part", "compiled", "whole"):
-        return _how_much(overview, nodes, share)
+        return _how_much(capture, nodes, share)
     if coverage.verdict == "empty":
         if coverage.is_cut_short:
-            return f"unknown: {_dry_run_end(overview)}, before the first graph was complete"
+            return f"unknown: {_dry_run_end(capture)}, before the first graph was complete"
         unable = f"{nothing}: PyTorch could not compile the function, and ran it as it is"
         if coverage.break_count:
             return unable
-        return f"{nothing}: PyTorch compiled no code of the function" if any(overview.explain_calls) else _NOT_RECORDED
+        return f"{nothing}: PyTorch compiled no code of the function" if any(explain_calls(capture.figures)) else _NOT_RECORDED
     return {
-        "foreign": f"{nothing}: the backend is {visible(overview.backend)}; ortlens only recorded it",
+        "foreign": f"{nothing}: the backend is {visible(capture.backend)}; ortlens only recorded it",
         "no_compute": "nothing to run: the graphs hold no compute nodes",
         "none": f"{nothing}: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
     }[coverage.verdict]
@@ -52,18 +56,22 @@ def coverage_sentence(overview: Overview, nothing: str = "nothing") -> str:
 _NOT_RECORDED = "nothing was compiled while the lens was recording"
 
 
-def empty_sentence(overview: Overview) -> str:
+def empty_sentence(capture: Capture) -> str:
     """Say what to do where nothing was compiled and no graph break is known."""
-    remedy = "call `torch.compiler.reset()`, then explain again" if any(overview.explain_calls) else "`torch.compiler.reset()` clears that"
-    called = "" if any(overview.explain_calls) else "call the compiled function while the lens is recording; "
+    remedy = (
+        "call `torch.compiler.reset()`, then explain again"
+        if any(explain_calls(capture.figures))
+        else "`torch.compiler.reset()` clears that"
+    )
+    called = "" if any(explain_calls(capture.figures)) else "call the compiled function while the lens is recording; "
     return (
         f"{called}a function without tensor operations compiles to nothing, and so does code on which PyTorch gave up earlier in this "
         f"process: {remedy}"
     )
 
 
-def _how_much(overview: Overview, nodes: str, share: str) -> str:
-    coverage = overview.coverage
+def _how_much(capture: Capture, nodes: str, share: str) -> str:
+    coverage = coverage_of(capture)
     one = coverage.node_count == 1
     if coverage.verdict == "whole":
         return f"everything: {nodes if one else f'all {nodes}'} ({share})"
@@ -71,38 +79,40 @@ def _how_much(overview: Overview, nodes: str, share: str) -> str:
         part = "the only compute node" if one else f"all {nodes}"
     else:
         part = f"{coverage.ort_node_count:,} of {nodes}"
-    outside = f" of the compiled code; {outside_sentence(overview)}" if coverage.is_partial_view else ""
+    outside = f" of the compiled code; {outside_sentence(capture)}" if coverage.is_partial_view else ""
     return f"{part} ({share}){outside}"
 
 
-def outside_sentence(overview: Overview) -> str:
+def outside_sentence(capture: Capture) -> str:
     """Say what is not in the compiled code that the coverage counts, with its share of time where a call was measured.
 
     Empty if nothing is known to be outside.
     """
-    coverage, parts = overview.coverage, []
+    coverage, parts = coverage_of(capture), []
     if coverage.is_cut_short:
-        parts.append(f"{_dry_run_end(overview)}, and what follows is unknown")
+        parts.append(f"{_dry_run_end(capture)}, and what follows is unknown")
     elif coverage.break_count:
         parts.append(f"{counted(coverage.break_count, 'graph break leaves', 'graph breaks leave')} code outside it")
-    share = ort_share(overview)
+    share = ort_share(capture)
     if parts and share is not None:
         parts.append(f"{percent(share)} of a call's time is in ONNX Runtime")
     return "; ".join(parts)
 
 
-def _dry_run_end(overview: Overview) -> str:
-    return f"the dry run ended{dry_run_end(overview)}, where the model needs the values of a tensor"
+def _dry_run_end(capture: Capture) -> str:
+    return f"the dry run ended{dry_run_end(capture)}, where the model needs the values of a tensor"
 
 
-def dry_run_sentence(overview: Overview, head: str = "a dry run ") -> str:
-    """Say what must be said first where nothing was run; empty where something was run."""
-    if not overview.is_dry_run:
+def dry_run_sentence(capture: Capture) -> str:
+    """Say what must be said first where nothing was run, to follow "Dry run"; empty where something was run."""
+    if not is_dry_run(capture):
         return ""
-    end = f"; {_dry_run_end(overview)}, and what follows is unknown" if overview.coverage.is_cut_short else ""
-    planned = f", planned for {' and '.join(map(visible, overview.planned_for))}" if overview.planned_for else ""
-    without = "".join(f"; {_WITHOUT_GPU[name]}" for name in overview.planned_without if name in _WITHOUT_GPU)
-    return f"{head}with fake tensors{planned}: nothing was run, and what ONNX Runtime would run is a plan{without}{end}"
+    if onnx_facts(capture) is not None:
+        return "of a model that was read, its types and shapes inferred; no session was made"
+    end = f"; {_dry_run_end(capture)}, and what follows is unknown" if coverage_of(capture).is_cut_short else ""
+    planned = f", planned for {' and '.join(map(visible, capture.figures.planned_for))}" if capture.figures.planned_for else ""
+    without = "".join(f"; {_WITHOUT_GPU[name]}" for name in capture.figures.planned_without if name in _WITHOUT_GPU)
+    return f"with fake tensors{planned}: nothing was run, and what ONNX Runtime would run is a plan{without}{end}"
 
 
 _WITHOUT_GPU = {
@@ -111,36 +121,86 @@ _WITHOUT_GPU = {
 }
 
 
-def partitions_sentence(overview: Overview) -> str:
+def verdict_sentence(capture: Capture) -> str:
+    """Sum the whole capture up in one sentence without a full stop."""
+    coverage = coverage_of(capture)
+    if onnx_facts(capture) is not None:
+        return _onnx_verdict(capture)
+    if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
+        said = coverage_sentence(capture, nothing="nothing runs in ONNX Runtime")
+        pace = against_words(capture) if coverage.verdict == "none" else ""
+        return f"{said}, {pace}" if pace else said
+    partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
+    counted_code = "the compiled code" if coverage.is_partial_view else "the model"
+    runs = "would run" if is_dry_run(capture) else "runs"
+    facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
+    facts += [counted(len(capture.breaks), "graph break")] if capture.breaks else ["no graph break"]
+    share = ort_share(capture)
+    in_ort = f"{percent(share)} of a call's time in ONNX Runtime" if coverage.is_partial_view and share is not None else ""
+    facts += filter(None, (against_words(capture), decode_words(capture), in_ort, recompiles_sentence(capture)))
+    slower = [finding for finding in findings_of(capture) if finding.rule == "slower_than_torch" and finding.severity == "warning"]
+    facts += [f"{time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} of a call lost where PyTorch is faster"] if slower else []
+    facts += _numbers(capture, numbers)
+    cut = f", cut short{dry_run_end(capture)}; until there" if coverage.is_cut_short else ""
+    dry = f"dry run{cut}: " if is_dry_run(capture) else ""
+    said = dry + ", ".join([" ".join(facts[:2]), *facts[2:]])
+    return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
+
+
+def _onnx_verdict(capture: Capture) -> str:
+    numbers = numbers_of(capture)
+    said = "; ".join(text for label, text in onnx_answers(capture) if label in ("Model", "Runs on", "Time per call"))
+    said = f"dry run: {said}" if is_dry_run(capture) else said
+    if wrong := wrong_sentence(numbers):
+        return f"wrong results: {wrong}; {said}"
+    return "; ".join([said, *_numbers(capture, numbers)])
+
+
+def _numbers(capture: Capture, numbers: NumericsSummary | None) -> list[str]:
+    """Say whether the numbers of the partitions that run now are right; what was never compared must not pass for right."""
+    if numbers is None or wrong_sentence(numbers):
+        return []
+    right = numbers.right + (numbers.call.right if numbers.call else 0)
+    if numbers.wrong:
+        return [f"{counted(numbers.wrong, 'value')} out of tolerance"]
+    if not right:
+        return []
+    whole = is_wholly_compared(capture, numbers)
+    if undecided_sentence(numbers):
+        return ["results differ without a verdict"]
+    return ["results match PyTorch" if whole else "results match PyTorch where compared"]
+
+
+def partitions_sentence(capture: Capture) -> str:
     """Say how many partitions there are, in how many graphs, to follow "Partitions:".
 
     Other versions of recompiled graphs are not counted, but mentioned.
     """
-    current = [row for row in overview.graphs if row.is_current]
+    current = [row for row in graph_rows(capture) if row.is_current]
     apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
     roles = [role for role in ("encode", "prefill", "decode") if any(row.graph.role == role for row in current)]
     apart += f", {', '.join(roles[:-1])} and {roles[-1]}" if len(roles) > 1 else f", {roles[0]}" if roles else ""
-    graphs = counted(len(current), "graph") + apart + _other_versions(overview)
-    count = overview.coverage.partition_count
-    return f"{count:,}, in {graphs}{_whole(overview)}" if count else f"none, in {graphs}"
+    graphs = counted(len(current), "graph") + apart + _other_versions(capture)
+    count = coverage_of(capture).partition_count
+    return f"{count:,}, in {graphs}{_whole(capture)}" if count else f"none, in {graphs}"
 
 
-def _other_versions(overview: Overview) -> str:
-    replaced = [row.graph.role for row in overview.graphs if not row.is_current and not row.graph.only_verified]
+def _other_versions(capture: Capture) -> str:
+    replaced = [row.graph.role for row in graph_rows(capture) if not row.is_current and not row.graph.only_verified]
     if not replaced:
         return ""
     roles = f" of {' and '.join(dict.fromkeys(map(str, replaced)))}" if None not in replaced else ""
-    return f" (and {counted(len(replaced), 'other version')}{roles}{', see recompiles' if overview.recompiles else ''})"
+    return f" (and {counted(len(replaced), 'other version')}{roles}{', see recompiles' if own_recompiles(capture) else ''})"
 
 
-def recompiles_sentence(overview: Overview) -> str:
+def recompiles_sentence(capture: Capture) -> str:
     """Say how often code was compiled again: `2 recompiles`, or `1 recompile of decode`; empty without any."""
-    counts = recompiles_by_role(overview).items()
+    counts = recompiles_by_role(capture).items()
     return " and ".join(counted(count, "recompile") + (f" of {role}" if role else "") for role, count in counts)
 
 
-def _whole(overview: Overview) -> str:
-    coverage = overview.coverage
+def _whole(capture: Capture) -> str:
+    coverage = coverage_of(capture)
     if not coverage.whole_graph_count:
         return ""
     if coverage.whole_graph_count < coverage.graph_count:
@@ -229,7 +289,7 @@ def reason_words(group: FallbackGroup) -> str:
     return visible(group.reason) or REASON_WORDS[group.reason_code]
 
 
-def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
+def finding_sentence(finding: Problem, *, is_busy: bool) -> str:
     """Say what was found, and what mending it would save."""
     return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy, at_most=finding.at_most)
 
@@ -295,17 +355,18 @@ _OPS = 4  # operators of an ONNX model that a sentence names
 _GIGA = 1e9
 
 
-def onnx_title(overview: Overview, facts: OnnxFacts) -> str:
+def onnx_title(capture: Capture, facts: OnnxFacts) -> str:
     """Name the capture, say that it is an ONNX model, and give ONNX Runtime's version."""
     what = "running session" if facts.is_watched else "ONNX model"
     with_what = f" in onnxruntime {visible(facts.runtime)}" if facts.runtime else ""
-    return f"{visible(overview.name)}: {what}{with_what}{', dry run' if overview.is_dry_run else ''}"
+    return f"{visible(capture.name)}: {what}{with_what}{', dry run' if is_dry_run(capture) else ''}"
 
 
-def onnx_answers(overview: Overview, facts: OnnxFacts) -> Iterator[tuple[str, str]]:
-    """Yield labels and sentences about the model, without full stops, in order; what is not known is left out."""
-    if overview.is_dry_run:
-        yield "Dry run", "the model was read, and its types and shapes inferred; no session was made"
+def onnx_answers(capture: Capture) -> Iterator[tuple[str, str]]:
+    """Yield labels and sentences about an ONNX model, without full stops, in order; what is not known is left out."""
+    facts = onnx_facts(capture)
+    if facts is None:
+        return
     yield "Model", _model(facts)
     if facts.inputs:
         yield "Inputs", visible(facts.inputs) + (f" ({visible(facts.inputs_made)})" if facts.inputs_made else "")

@@ -1,18 +1,24 @@
-"""Records of a capture as an aligned text table, with times and sizes in human units, as plain rows, and as CSV."""
+"""Records of one kind as a table for people: the columns that their metadata names, with times and sizes in human units.
+
+As aligned text, as cells for a page, as plain rows, and as CSV.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
 import textwrap
 from dataclasses import dataclass, fields
+from functools import cached_property
+from html import escape
 from itertools import accumulate, zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ortlens.trace.schema import TABLES
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
-from ortlens.views.wording import clipped, place
+from ortlens.views.wording import clipped, function, guard, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,41 +26,36 @@ if TYPE_CHECKING:
     from ortlens.trace.codec import Json
     from ortlens.trace.records import Capture, Record
 
+MAX_ROWS = 12  # of a table in a notebook: as many as anyone reads. The explorer and the frames have all
+MAX_BYTES = 7_500  # of the rows of one table in a notebook; six tables and the frame stay below 60 kB
+_MARKUP = 30  # bytes of the tags around a cell
 _GAP = "  "
-_MAX_CELL = 48
-_MAX_PROSE = 600
+_MAX_CELL, _MAX_SENTENCE, _MAX_PROSE = 48, 240, 600  # characters; a sentence that is cut is useless
 _LEAST_PROSE, _READABLE_PROSE = 18, 40
 _KEY_COLUMNS = 4
-_FIRST = {
-    "Graph": ("graph_id", "compile_id", "phase", "name", "node_count", "partition_count", "fallback_count", "coverage", "compile_ns"),
-    "Break": ("reason", "place", "cost_ns", "advice", "occurrences", "overhead_ns", "break_id"),
-    "Recompile": ("function", "guard", "place", "advice", "compile_id", "of_compile_id"),
-    "Node": ("node", "target", "module", "partition_id", "reason_code", "place", "graph_id"),
-    "Fallback": ("target", "reason", "place", "calls", "total_ns", "graph_id", "reason_code"),
-    "Session": ("session_id", "partition_id", "input_signature", "calls", "p50_ns", "total_ns", "create_ns"),
-    "Run": ("session_id", "graph_id", "call", "bind_ns", "run_ns", "output_ns", "total_ns"),
-    "Kernel": ("op_type", "total_ns", "share", "node", "place", "session_id", "calls"),
-    "Numeric": ("node", "ok", "max_abs", "max_rel", "place", "scope", "closer_to_fp64", "note"),
-    "Finding": ("severity", "title", "place", "mitigation", "gain_ns", "measured", "evidence", "hazard"),
-}
-"""What a narrow table shows before anything else, by kind of record. `place` is `file` and `line` together."""
 
-_SHARES = frozenset({"coverage", "share"})
-_PROSE = frozenset({"advice", "evidence", "explanation", "guard", "hazard", "mitigation", "note", "reason", "threads_reason", "title"})
+Look: TypeAlias = Literal["text", "number", "code", "prose"]
+
+_PROSE = frozenset(
+    {"advice", "evidence", "explanation", "guard", "finding", "hazard", "mitigation", "note", "reason", "threads_reason", "title"}
+)
 """Sentences: wrapped where there is no room, never cut off."""
+_CODE = frozenset({"guard", "input_signature", "options", "source", "target", "values"})
+_SHARES = frozenset({"coverage", "share"})
+_FUNCTIONS = frozenset({"function", "name"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """Cells below their heading, all still on one line each."""
+class ShownColumn(NamedTuple):
+    """Cells below their heading, each on one line."""
 
     name: str
     head: str
+    look: Look
     cells: list[str]
-    to_right: bool
 
     @property
     def most(self) -> int:
+        """Characters of the longest."""
         return max(len(cell) for cell in (self.head, *self.cells))
 
     def size(self, prose: int) -> int:
@@ -62,44 +63,95 @@ class _Column:
         return min(self.most, max(len(self.head), prose)) if self.name in _PROSE else self.most
 
 
-def table(records: Sequence[Record], columns: Sequence[str] = (), *, width: int | None = 100, limit: int | None = 30) -> str:
+@dataclass(frozen=True, kw_only=True)
+class ShownTable:
+    """A table of a notebook or a page: the brief columns of records, as far as they hold something."""
+
+    title: str  # its name, and its order
+    source: str  # frame that holds all of it
+    records: Sequence[Any]  # what its rows are made from
+    names: tuple[str, ...] = ()  # columns; those of the metadata by default
+    limit: int = MAX_ROWS  # rows that are made: a huge capture must not make looking at it slow
+
+    @property
+    def meaning(self) -> str:
+        """What a row is, as the docs have it."""
+        return (type(self.records[0]).__doc__ or "").splitlines()[0]
+
+    @cached_property
+    def columns(self) -> list[ShownColumn]:
+        """The columns, with the texts of the first rows."""
+        return shown_columns(self.records, self.names, self.limit)
+
+    def rows(self, max_bytes: int = MAX_BYTES) -> list[list[tuple[ShownColumn, str]]]:
+        """Return the rows, each cell with its column, without those beyond a size in HTML."""
+        found: list[list[tuple[ShownColumn, str]]] = []
+        for cells in zip(*(column.cells for column in self.columns), strict=True):
+            max_bytes -= sum(len(escape(cell).encode()) + _MARKUP for cell in cells)
+            if max_bytes < 0:
+                break
+            found.append(list(zip(self.columns, cells, strict=True)))
+        return found
+
+    def more(self, shown: int) -> str:
+        """Count the rows that are not shown; empty where all are."""
+        return counted(len(self.records) - shown, "more row") if len(self.records) > shown else ""
+
+
+def shown_columns(records: Sequence[Any], names: Sequence[str] = (), limit: int | None = None) -> list[ShownColumn]:
+    """Make the columns of the first records for a page: those of the metadata that hold something, or those named."""
+    return [
+        _column(name, records[:limit], _MAX_SENTENCE if name in _PROSE else _MAX_SENTENCE // 2) for name in names or brief_columns(records)
+    ]
+
+
+def table(records: Sequence[Any], columns: Sequence[str] = (), *, width: int | None = 100, limit: int | None = 30) -> str:
     """Lay records of one kind out as a text table; `no rows` when there are none.
 
-    By default it shows the columns that hold something, the telling ones first; those that do not fit are named below. With `width=None` it
+    By default it shows the columns that hold something, the brief ones first; those that do not fit are named below. With `width=None` it
     shows every column, on one line per row.
     """
     if not records:
         return "no rows"
     shown = records if limit is None else records[:limit]
     names = tuple(columns) or _filled_columns(records)
-    units = {item.name: item.metadata["unit"] for item in fields(records[0])}
-    laid_out = [_column(name, units.get(name, ""), shown, is_wide=width is None) for name in names]
+    laid_out = [_column(name, shown, _MAX_PROSE if width is None or name in _PROSE else _MAX_CELL) for name in names]
     sizes = [column.most for column in laid_out] if width is None else _fitting(laid_out, width)
     rows = zip(*([column.head, "-" * size, *column.cells] for column, size in zip(laid_out, sizes, strict=False)), strict=True)
-    aligned = [(size, column.to_right) for column, size in zip(laid_out, sizes, strict=False)]
+    aligned = [(size, column.look == "number") for column, size in zip(laid_out, sizes, strict=False)]
     lines = [line for cells in rows for line in _lines(cells, aligned)]
     return "\n".join([*lines, *_omissions(len(records) - len(shown), names[len(sizes) :])])
 
 
-def _filled_columns(records: Sequence[Record]) -> tuple[str, ...]:
-    names = [item.name for item in fields(records[0])]
+def brief_columns(records: Sequence[Any]) -> tuple[str, ...]:
+    """List the columns that are shown where there is no room for all, as far as they hold something."""
+    return _filled_columns(records, only_brief=True)
+
+
+def _filled_columns(records: Sequence[Any], *, only_brief: bool = False) -> tuple[str, ...]:
+    """List the columns that hold something, the brief ones first; `place` is `file` and `line` together."""
+    if not records:
+        return ()
+    briefs = {item.name: item.metadata.get("brief") or 0 for item in fields(records[0])}
+    names = [name for name, brief in briefs.items() if brief or not only_brief]
     filled = [name for name in names if any(getattr(record, name) not in (None, (), "") for record in records)]
     if "file" in filled:
-        filled = ["place" if name == "file" else name for name in filled if name != "line"]
-    first = _FIRST.get(type(records[0]).__name__, ())
-    return tuple(sorted(filled, key=lambda name: (first.index(name) if name in first else len(first), filled.index(name))))
+        filled = [name for name in filled if name != "line"]
+    last = len(briefs)
+    return tuple("place" if name == "file" else name for name in sorted(filled, key=lambda name: briefs[name] or last))
 
 
-def _column(name: str, unit: str, records: Sequence[Record], *, is_wide: bool) -> _Column:
+def _column(name: str, records: Sequence[Any], most: int) -> ShownColumn:
     """Make heading and cells; for `place`, put the cells of `file` and `line` together."""
     if name == "place":
         both = [(getattr(record, "file", None), getattr(record, "line", None)) for record in records]
-        return _Column(name, name, [place(file, line) if file else "" for file, line in both], to_right=False)
+        return ShownColumn(name, name, "text", [place(file, line) if file else "" for file, line in both])
+    unit = next((item.metadata.get("unit", "") for record in records[:1] for item in fields(record) if item.name == name), "")
     values = [getattr(record, name) for record in records]
-    to_right = all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
-    most = _MAX_PROSE if is_wide or name in _PROSE else _MAX_CELL
+    is_number = all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
+    look: Look = "number" if is_number else "code" if name in _CODE else "prose" if name in _PROSE else "text"
     head = name.removesuffix(f"_{unit}") if unit in ("ns", "bytes") else name
-    return _Column(name, head, [_cell(value, name, unit, most) for value in values], to_right=to_right)
+    return ShownColumn(name, head, look, [_cell(value, name, unit, most) for value in values])
 
 
 def _lines(cells: Sequence[str], aligned: Sequence[tuple[int, bool]]) -> Iterator[str]:
@@ -121,10 +173,13 @@ def _cell(value: object, name: str, unit: str, most: int) -> str:
         return place(str(value), None)
     if isinstance(value, tuple):
         return clipped(" ".join(str(item) for item in value), most)
-    return clipped(str(value), most)
+    text = function(str(value)) if name in _FUNCTIONS else guard(str(value)) if name == "guard" else str(value)
+    return clipped(text, most)
 
 
 def _number(value: float, name: str, unit: str) -> str:
+    if not math.isfinite(value):  # in a damaged file
+        return str(value)
     if name in _SHARES:
         return percent(value)
     if unit == "ns":
@@ -136,7 +191,7 @@ def _number(value: float, name: str, unit: str) -> str:
     return f"{value:.3g}"
 
 
-def _fitting(columns: Sequence[_Column], width: int) -> list[int]:
+def _fitting(columns: Sequence[ShownColumn], width: int) -> list[int]:
     """Size the leading columns that fit, at least one, since an empty table is useless; sentences share the room that is left."""
     squeezed = _leading([column.size(_LEAST_PROSE) for column in columns[:_KEY_COLUMNS]], width)
     readable = _leading([column.size(_READABLE_PROSE) for column in columns], width)  # no other column squeezes the sentences of these

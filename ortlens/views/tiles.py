@@ -6,9 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.answers.overview import uncounted_calls
 from ortlens.analysis.answers.verdict import ort_share, verdict_of
+from ortlens.analysis.computed_ahead import computed_ahead
+from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.memory import call_memory
 from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.onnx_model import onnx_facts
+from ortlens.analysis.problems.stream import findings_of
+from ortlens.analysis.speed import is_busy, is_crowded, spread_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.hints import SAVED
 from ortlens.views.wording import farthest_words, place, visible
@@ -16,7 +24,7 @@ from ortlens.views.wording import farthest_words, place, visible
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.analysis.answers.overview import Overview, UncountedCalls
+    from ortlens.analysis.answers.overview import UncountedCalls
     from ortlens.analysis.answers.verdict import CaptureVerdict, Correct, Splits, TimeVerdict
     from ortlens.analysis.memory import CallMemory
     from ortlens.analysis.onnx_model import OnnxFacts
@@ -40,6 +48,7 @@ class Tile:
 
     name: str  # `speed`, `time`, `splits`, `correct` or `memory`
     title: str  # what is asked
+    label: str = ""  # the same where there is little room
     state: State  # how good the answer is
     word: str  # the answer in a few words
     detail: str  # the figures behind it
@@ -55,16 +64,16 @@ class Tile:
         return SIGNS[self.state]
 
 
-def tiles_of(capture: Capture, overview: Overview, hints: Hints = SAVED) -> tuple[Tile, ...]:
+def tiles_of(capture: Capture, hints: Hints = SAVED) -> tuple[Tile, ...]:
     """Make the tiles of a capture, with what to type for what is missing: speed, time in ONNX Runtime, splits, correctness, much memory."""
-    verdict = verdict_of(capture, overview)
-    call = partial(_call, overview=overview, hints=hints)
-    correct = _correct(verdict.correct, capture, overview, call)
-    if overview.onnx is not None:
-        return (*_onnx_tiles(overview.onnx, hints), correct)
-    memory = overview.memory
+    verdict = verdict_of(capture)
+    call = partial(_call, capture=capture, hints=hints)
+    correct = _correct(verdict.correct, capture, call)
+    if (facts := onnx_facts(capture)) is not None:
+        return (*_onnx_tiles(facts, hints), correct)
+    memory = call_memory(capture)
     more = (_memory_tile(memory),) if memory is not None and memory.is_much_more else ()
-    return _speed(verdict, overview, call), _time(verdict.time, overview, call), _splits(verdict.splits, overview), correct, *more
+    return _speed(verdict, capture, call), _time(verdict.time, capture, call), _splits(verdict.splits, capture), correct, *more
 
 
 def _memory_tile(memory: CallMemory) -> Tile:
@@ -108,30 +117,32 @@ def tile_sentence(tile: Tile) -> str:
     return f"{said}; {tile.call}" if tile.call else said
 
 
-def _speed(verdict: CaptureVerdict, overview: Overview, call: Call) -> Tile:
-    pace, calls = verdict.speed, overview.uncounted
+def _speed(verdict: CaptureVerdict, capture: Capture, call: Call) -> Tile:
+    pace, calls = verdict.speed, uncounted_calls(capture.figures)
     tile = partial(Tile, name="speed", title="Speed", card="time")
     if pace.verdict == "unmeasured":
-        if calls is not None and overview.ledger is not None and not overview.ledger.is_measured:
+        totals = ledger_totals(capture)
+        if calls is not None and totals is not None and not totals.is_measured:
             return _uncounted(calls, call)
-        detail = "nothing ran" if overview.is_dry_run else "against eager PyTorch"
+        detail = "nothing ran" if is_dry_run(capture) else "against eager PyTorch"
         return tile(state="unknown", word="not measured", detail=detail, call=call("measure"))
     states: dict[str, State] = {"faster": "good", "slower": "caution", "same": "plain"}
     details = [f"{time_from_ns(pace.call_ns or 0)}, eager {time_from_ns(pace.eager_ns or 0)}", "in turns"]
     if pace.interval is not None:
         low, high = pace.interval
         details.append(f"99 % interval {low:.2f}x to {high:.2f}x of eager")
-    elif overview.spread is not None and overview.spread >= _UNEVEN:
-        details.append(f"median call {times(overview.spread)} the shortest")
-    is_uncertain = overview.is_crowded and pace.interval is None
+    elif (spread := spread_of(capture.figures)) is not None and spread >= _UNEVEN:
+        details.append(f"median call {times(spread)} the shortest")
+    is_uncertain = is_crowded(capture.figures) and pace.interval is None
     if is_uncertain:
         details.append("threads waited for cores that other processes had; try OMP_NUM_THREADS=1")
     elif pace.verdict == "unclear":
         details.append(f"{passes_words(pace)}; measure again")
-    elif overview.is_busy:
+    elif is_busy(capture.figures):
         details.append("machine was busy")
-    if overview.ahead is not None and (pace.eager_ns or 0) >= _SURPRISING * (pace.call_ns or 0):
-        details.insert(1, overview.ahead.clause)
+    ahead = computed_ahead(capture)
+    if ahead is not None and (pace.eager_ns or 0) >= _SURPRISING * (pace.call_ns or 0):
+        details.insert(1, ahead.clause)
     details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
     if is_uncertain or pace.verdict == "unclear":  # no ratio: that of times of waiting would be the largest number on the screen
         return tile(state="unknown", word="uncertain", detail="; ".join(details))
@@ -165,17 +176,17 @@ def pace_words(pace: Pace) -> str:
     return f"{times(1 / ratio)} as fast as" if pace.verdict == "faster" else f"{times(ratio)} as long as"
 
 
-def _time(verdict: TimeVerdict, overview: Overview, call: Call) -> Tile:
-    coverage, share = overview.coverage, ort_share(overview)
+def _time(verdict: TimeVerdict, capture: Capture, call: Call) -> Tile:
+    coverage, share = coverage_of(capture), ort_share(capture)
     nodes = f"{coverage.ort_node_count:,} of {counted(coverage.node_count, 'operator')}"
     whole = nodes + (f" ({percent(coverage.share)})" if coverage.share is not None else "")
-    tile = partial(Tile, name="time", title="Time in ONNX Runtime")
+    tile = partial(Tile, name="time", title="Time in ONNX Runtime", label="Time in ORT")
     if verdict == "measured":
         return tile(state="plain", word=f"{percent(share or 0.0)} of a call", detail=whole, share=share, tab="flame")
     words: dict[str, tuple[State, str, str]] = {
         "unmeasured": ("unknown", "not measured", whole),
         "planned": ("unknown", "nothing ran", f"planned: {whole}"),
-        "foreign": ("plain", "none", f"the backend is {visible(overview.backend)}"),
+        "foreign": ("plain", "none", f"the backend is {visible(capture.backend)}"),
         "none": ("caution", "none", nodes),
         "empty": ("unknown", "unknown" if coverage.is_cut_short else "none", "nothing was compiled"),
     }
@@ -183,19 +194,18 @@ def _time(verdict: TimeVerdict, overview: Overview, call: Call) -> Tile:
     return tile(state=state, word=word, detail=detail, call=call("measure") if verdict == "unmeasured" else "", card="ort")
 
 
-def _splits(splits: Splits, overview: Overview) -> Tile:
+def _splits(splits: Splits, capture: Capture) -> Tile:
     tile = partial(Tile, name="splits", title="Splits")
     partitions = [] if splits.partitions is None else [counted(splits.partitions, "partition")]
-    planned = len(overview.recompiles) - splits.recompiles
+    recompiles = len(own_recompiles(capture))
+    planned = recompiles - splits.recompiles
     facts = [
         counted(splits.breaks, "graph break") if splits.breaks else "no graph break",
         *partitions,
-        counted(len(overview.recompiles), "recompile") + (f" ({planned:,} of decode after prefill)" if planned else "")
-        if overview.recompiles
-        else "no recompile",
+        counted(recompiles, "recompile") + (f" ({planned:,} of decode after prefill)" if planned else "") if recompiles else "no recompile",
     ]
     if splits.is_cut_short:
-        detail = f"the dry run ended{dry_run_end(overview)}; until there {', '.join(facts)}"
+        detail = f"the dry run ended{dry_run_end(capture)}; until there {', '.join(facts)}"
         return tile(state="caution", word="unknown: cut short", detail=detail, tab="breaks")
     if not splits.graphs and not splits.breaks:
         return tile(state="unknown", word="none", detail="nothing was compiled")
@@ -204,18 +214,18 @@ def _splits(splits: Splits, overview: Overview) -> Tile:
     state: State = "good" if splits.is_whole else "caution"
     if splits.is_whole and splits.partitions == 0:  # nothing to split is no merit
         word, state = "no partition", "plain"
-    if overview.is_dry_run:
+    if is_dry_run(capture):
         word, state = f"planned: {word}", "unknown" if splits.is_whole else "caution"
     return tile(state=state, word=word, detail=", ".join(facts), tab="breaks" if splits.breaks or splits.recompiles else "graph")
 
 
-def dry_run_end(overview: Overview) -> str:
+def dry_run_end(capture: Capture) -> str:
     """Say where a dry run ended before the function did, as ` at model.py:12`; empty where that is not known."""
-    end = next((finding for finding in overview.findings if finding.rule == "dry_run_ended"), None)
+    end = next((finding for finding in findings_of(capture) if finding.rule == "dry_run_ended"), None)
     return f" at {place(end.file, end.line)}" if end is not None and end.file else ""
 
 
-def _correct(correct: Correct, capture: Capture, overview: Overview, call: Call) -> Tile:
+def _correct(correct: Correct, capture: Capture, call: Call) -> Tile:
     compared = f"{counted(correct.right + correct.wrong, 'value')} compared with PyTorch"
     numbers = numbers_of(capture)
     farthest = farthest_words(numbers.farthest if numbers is not None else None)
@@ -225,7 +235,7 @@ def _correct(correct: Correct, capture: Capture, overview: Overview, call: Call)
         "verified": ("good", "verified", f"{compared}, all match"),
         "partly": ("unknown", "verified in part", f"{compared}, all match; {others}"),
         "differs": ("bad", "differs", f"{correct.wrong:,} of {compared} {'differs' if correct.wrong == 1 else 'differ'}{by}"),
-        "unchecked": ("unknown", "not checked", "nothing ran" if overview.is_dry_run else "against PyTorch"),
+        "unchecked": ("unknown", "not checked", "nothing ran" if is_dry_run(capture) else "against PyTorch"),
         "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),
     }
     state, word, detail = words[correct.verdict]
@@ -242,8 +252,8 @@ def _wrong(capture: Capture) -> str | None:
     return None if first is None else f"node:{graph_of[first.partition_id or '']}/{first.node}"
 
 
-def _call(want: Want, *, overview: Overview, hints: Hints) -> str:
+def _call(want: Want, *, capture: Capture, hints: Hints) -> str:
     """Return what fills the tile in; empty where nothing is measured: in a dry run, or where nothing was compiled."""
-    if overview.is_dry_run or overview.coverage.verdict == "empty":
+    if is_dry_run(capture) or coverage_of(capture).verdict == "empty":
         return ""
-    return hints.text(want, is_onnx=overview.onnx is not None)
+    return hints.text(want, is_onnx=onnx_facts(capture) is not None)

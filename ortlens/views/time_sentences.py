@@ -4,106 +4,110 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.timing import own_code_ns, price_of
+from ortlens.analysis.answers.overview import explain_calls
+from ortlens.analysis.generation import generation_of
+from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.speed import call_pace, is_busy, is_crowded, others_of, spread_of
+from ortlens.analysis.timing import call_times, own_code_ns, price_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.tiles import pace_words, passes_words
 from ortlens.views.wording import PART_WORDS, visible
 
 if TYPE_CHECKING:
-    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.generation import Cache
     from ortlens.analysis.timing import CallTime
-    from ortlens.trace.records import Break, Finding, Step
+    from ortlens.trace.records import Break, Capture, Finding, Step
 
 _LEAST_SHARE = 1e-4
 
 
-def ledger_sentence(overview: Overview) -> str:
+def ledger_sentence(capture: Capture) -> str:
     """Say where the wall time of a measured call goes, in percent; empty where none was measured."""
-    ledger = overview.ledger
+    ledger = ledger_totals(capture)
     if ledger is None or not ledger.is_measured:
         return ""
-    words = PART_WORDS if overview.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(overview.backend)}"}
+    words = PART_WORDS if capture.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(capture.backend)}"}
     shares = dict(ledger.share)
     parts = []
-    if python := generate_ns(overview):  # in what the ledger books as PyTorch and Python between graphs
+    if python := generate_ns(capture):  # in what the ledger books as PyTorch and Python between graphs
         shares["eager"] -= python / ledger.total_ns
         words = {**words, "eager": "PyTorch and Python of the model"}
         parts = [f"{percent(python / ledger.total_ns)} Python of generate"]
     parts += [f"{percent(shares[part])} {name}" for part, name in words.items() if ledger.ns.get(part) and shares[part] >= _LEAST_SHARE]
-    called = next((call.function for call in overview.calls if set(ledger.graph_ids).intersection(call.graph_ids)), None)
-    of = f" ({visible(called)})" if called and len(overview.calls) > 1 else ""
+    called = next((call.function for call in call_times(capture) if set(ledger.graph_ids).intersection(call.graph_ids)), None)
+    of = f" ({visible(called)})" if called and len(call_times(capture)) > 1 else ""
     return f"{time_from_ns(ledger.total_ns)}{of}: {', '.join(parts)}"
 
 
-def against_words(overview: Overview) -> str:
+def against_words(capture: Capture) -> str:
     """Compare a call with one without torch.compile; empty where not both were measured."""
-    pace = overview.pace
+    pace = call_pace(capture)
     if pace is None:
         return ""
-    if overview.is_crowded:
+    if is_crowded(capture.figures):
         return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, measured in turns, while threads waited for cores"
     if pace.verdict == "unclear":
         return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, but {passes_words(pace)}"
     return "about as long as without torch.compile" if pace.verdict == "same" else f"{pace_words(pace)} without torch.compile"
 
 
-def against_sentence(overview: Overview) -> str:
+def against_sentence(capture: Capture) -> str:
     """Say the same, with the time of the other call."""
-    pace, words = overview.pace, against_words(overview)
-    if pace is None or overview.is_crowded or pace.verdict == "unclear":
+    pace, words = call_pace(capture), against_words(capture)
+    if pace is None or is_crowded(capture.figures) or pace.verdict == "unclear":
         return words
     return f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
 
 
-def busy_sentence(overview: Overview) -> str:
+def busy_sentence(capture: Capture) -> str:
     """Warn when other processes had the cores, or calls differ so much that other work must have run beside them; else empty."""
-    if overview.others is not None:
-        return f"the machine was busy: other processes had {overview.others:.1f} of its cores, and none was idle"
-    if overview.spread is None or not overview.is_busy:
+    others, spread = others_of(capture.figures), spread_of(capture.figures)
+    if others is not None:
+        return f"the machine was busy: other processes had {others:.1f} of its cores, and none was idle"
+    if spread is None or not is_busy(capture.figures):
         return ""
-    return f"the machine was busy: half of the calls took {times(overview.spread)} as long as the shortest, or longer"
+    return f"the machine was busy: half of the calls took {times(spread)} as long as the shortest, or longer"
 
 
-def per_call_sentences(overview: Overview) -> list[str]:
+def per_call_sentences(capture: Capture) -> list[str]:
     """Return everything that is said about the time of a call, in order; empty when no call was seen."""
     said = (
-        ledger_sentence(overview),
-        against_sentence(overview),
-        busy_sentence(overview),
-        *call_sentences(overview),
-        made_sentence(overview),
+        ledger_sentence(capture),
+        against_sentence(capture),
+        busy_sentence(capture),
+        *call_sentences(capture),
+        made_sentence(capture),
     )
     return [sentence for sentence in said if sentence]
 
 
-def made_sentence(overview: Overview) -> str:
+def made_sentence(capture: Capture) -> str:
     """Say how often `explain` called the function; empty where it did so once, or something else called it.
 
     What the function changes besides its result changed as often.
     """
-    compiled, plain = overview.explain_calls
+    compiled, plain = explain_calls(capture.figures)
     if compiled + plain <= 1:
         return ""
     of = f", {plain:,} of them without torch.compile" if plain else ""
     return f"explain called it {compiled + plain:,} times to compile and measure{of}; calls=1 calls it once"
 
 
-def call_sentences(overview: Overview) -> list[str]:
+def call_sentences(capture: Capture) -> list[str]:
     """Say what a call takes where none was measured as a whole, or of other functions; empty when no call was seen."""
-    ledger = overview.ledger
+    ledger = ledger_totals(capture)
     measured = set(ledger.graph_ids if ledger is not None and ledger.is_measured else ())
-    return [_call_sentence(call, overview) for call in overview.calls if not measured.intersection(call.graph_ids)]
+    return [_call_sentence(call, capture) for call in call_times(capture) if not measured.intersection(call.graph_ids)]
 
 
-def _call_sentence(call: CallTime, overview: Overview) -> str:
+def _call_sentence(call: CallTime, capture: Capture) -> str:
     parts = (
         ("ONNX Runtime", call.ort_ns),
         ("PyTorch operators", call.eager_ns),
-        (f"graphs of {visible(overview.backend)}", call.foreign_ns),
+        (f"graphs of {visible(capture.backend)}", call.foreign_ns),
     )
     split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
-    named = f"{visible(call.function or 'unnamed function')}: " if len(overview.calls) > 1 else ""
+    named = f"{visible(call.function or 'unnamed function')}: " if len(call_times(capture)) > 1 else ""
     return f"{named}{split or '0 ns'} ({average_words(call)}, Python excluded)"
 
 
@@ -115,28 +119,33 @@ def average_words(call: CallTime) -> str:
     return f"{of} {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
 
 
-def generation_sentences(overview: Overview) -> list[str]:
+def generation_sentences(capture: Capture) -> list[str]:
     """Describe how tokens are generated: prefill, decode, the Python around the model, the cache; empty where none was seen."""
-    found = overview.generation
+    found = generation_of(capture)
     if found is None:
         return []
-    said = [_step_sentence(step, overview) for step in found.steps]
+    said = [_step_sentence(step, capture) for step in found.steps]
     if not found.steps:
-        inside = "ONNX Runtime and PyTorch" if overview.backend == "ortlens" else f"graphs of {visible(overview.backend)}"
+        inside = "ONNX Runtime and PyTorch" if capture.backend == "ortlens" else f"graphs of {visible(capture.backend)}"
         said = [f"{role}: {counted(count, 'call')}, {time_from_ns(mean)} each in {inside}" for role, (count, mean) in found.entries.items()]
         said.append("for tokens per second, and Python around the model, explain `model.generate`")
     return [*said, *([_cache_sentence(found.cache)] if found.cache is not None else [])]
 
 
-def generate_ns(overview: Overview) -> int:
+def generate_ns(capture: Capture) -> int:
     """Return ns per call in the Python of `generate`, at most what the ledger has for Python; 0 where nothing was generated."""
-    ledger, steps = overview.ledger, overview.generation.steps if overview.generation is not None else ()
+    ledger, steps = ledger_totals(capture), _steps(capture)
     python = next((step.ns for step in steps if step.role == "python"), 0)
     return min(python, ledger.ns.get("eager", 0)) if ledger is not None and ledger.is_measured else 0
 
 
-def _step_sentence(step: Step, overview: Overview) -> str:
-    plain, steps = step.uncompiled_ns, overview.generation.steps if overview.generation is not None else ()
+def _steps(capture: Capture) -> tuple[Step, ...]:
+    found = generation_of(capture)
+    return () if found is None else found.steps
+
+
+def _step_sentence(step: Step, capture: Capture) -> str:
+    plain, steps = step.uncompiled_ns, _steps(capture)
     if step.role == "python":
         share = percent(step.ns / max(sum(other.ns for other in steps), 1))
         without = f" ({time_from_ns(plain)} without torch.compile)" if plain is not None else ""
@@ -167,9 +176,9 @@ def _cache_sentence(cache: Cache) -> str:
     return f"cache: each decode step writes {new} of {whole} in place, and copies nothing"
 
 
-def decode_words(overview: Overview) -> str:
+def decode_words(capture: Capture) -> str:
     """Say how fast decoding is, with PyTorch's figure if there is one; empty where it was not measured."""
-    steps = overview.generation.steps if overview.generation is not None else ()
+    steps = _steps(capture)
     step = next((step for step in steps if step.role == "decode"), None)
     if step is None:
         return ""

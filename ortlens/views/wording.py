@@ -55,7 +55,7 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
 """What each part of the ledger is, in the order of display."""
 
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
-_ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u", "✓": "+", "✗": "x", "▲": "!", "○": "-"})
+_ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u", "✓": "+", "✗": "x", "▲": "!", "○": "-", "·": "-", "→": ">"})
 _UNUSUAL = re.compile("[^ -~]")
 _HARMLESS = {"\n": " ", "\r": " ", "\t": " "}
 _MAX_PATH = 48  # characters of a shortened path; the end distinguishes files

@@ -72,7 +72,7 @@ PICTURES = (
     Picture(name="roofline", capture="bert", steps=("[data-tab=roofline]", ".ol-longest .ol-link >> nth=0"), height=680),
     Picture(name="source", capture="twelve", steps=("[data-tab=source]", ".ol-source-text:has-text('.mode(')"), height=760, functions=True),
     Picture(name="breaks", capture="twelve", steps=("[data-tab=breaks]", ".ol-event h4 .ol-link >> nth=0"), height=520),
-    Picture(name="findings", capture="twelve", steps=("[data-tab=findings]", ".ol-panel-findings h4 .ol-link >> nth=0"), height=460),
+    Picture(name="findings", capture="pieces", steps=("[data-tab=findings]", ".ol-panel-findings h4 .ol-link >> nth=0"), height=460),
     Picture(name="numerics", capture="bert", steps=("[data-tab=numerics]", ".ol-worst .ol-link >> nth=0"), height=460),
     Picture(name="onnx", capture="models", steps=("[data-tab=onnx]", "netron:gelu/Tanh_7"), models=True),
     Picture(name="compare", capture="before", after="after", steps=(), height=900),

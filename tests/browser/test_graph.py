@@ -75,7 +75,7 @@ def test_the_first_view_shows_what_stays_in_pytorch_and_expands(show: Callable[.
 
 
 def test_groups_open_where_they_stand_equal_layers_are_one_and_what_many_boxes_read_is_named(show: Callable[..., Page]) -> None:
-    page = show(RECORDED["llama"])
+    page = show(RECORDED["llama"], viewport={"width": 1280, "height": 950})
     graph(page)
     before = box(page, "lm_head").bounding_box()
     toggle(page, "lm_head")
@@ -175,7 +175,7 @@ def test_the_graph_by_keyboard_alone(show: Callable[..., Page]) -> None:
 
 
 def test_what_stays_in_pytorch_is_told_without_colour_and_at_every_scale_and_boundaries_say_their_bytes(show: Callable[..., Page]) -> None:
-    page = show(RECORDED["partitions"])
+    page = show(RECORDED["partitions"], viewport={"width": 1280, "height": 950})
     graph(page)
     page.click("[data-by=partition]")
     for mode in ("partition", "phase", "time", "error", "reason"):

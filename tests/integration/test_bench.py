@@ -77,7 +77,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "Saved to " in streams.err
     assert len(ortlens.load("b.ortlens").partitions) == 1
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.startswith("way      time per call  of eager")
+    assert capsys.readouterr().out.startswith("way         call  ratio  ratio_low  ratio_high")
 
 
 @pytest.mark.parametrize(

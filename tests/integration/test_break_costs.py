@@ -11,9 +11,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.ledger import totals_of
-from ortlens.analysis.timing import own_code_ns, price_of
+from ortlens.analysis.timing import costliest_breaks, own_code_ns, price_of
 from ortlens.lens.dynamo import listener
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def test_breaks_of_nested_functions_have_prices_of_their_own_without_the_program
     assert cost(item) > 3_000_000
     assert 0 < cost(breaks["quick()"]) < cost(item) / 4
     assert 0 < (item.overhead_ns or 0) < 1_000_000
-    shown = next(shown for shown in overview_of(lens.captured()).breaks if shown.source == "slow(3.0)")
+    shown = next(shown for shown in costliest_breaks(lens.captured()) if shown.source == "slow(3.0)")
     assert price_of(shown) == item.overhead_ns
     assert own_code_ns(shown) > 2_500_000
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ortlens import cli, demo
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.answers.overview import graph_rows
+from ortlens.analysis.coverage import coverage_of
 from ortlens.demo import run_demo
 from ortlens.trace import store
 
@@ -59,11 +60,10 @@ def test_a_break_a_recompile_and_an_operator_in_pytorch_are_there(result: demo.D
 
 def test_graphs_partitions_sessions_and_ledger_of_the_demo(result: demo.DemoResult) -> None:
     shown = result.lens.captured()
-    overview = overview_of(shown)
-    assert [row.is_current for row in overview.graphs] == [True, False, True]
-    assert [row.graph.partition_count for row in overview.graphs] == [2, 1, 1]
-    assert (overview.coverage.verdict, overview.coverage.partition_count, overview.coverage.whole_graph_count) == ("part", 3, 1)
-    assert 0.9 < (overview.coverage.share or 0) < 1
+    assert [row.is_current for row in graph_rows(shown)] == [True, False, True]
+    assert [row.graph.partition_count for row in graph_rows(shown)] == [2, 1, 1]
+    assert (coverage_of(shown).verdict, coverage_of(shown).partition_count, coverage_of(shown).whole_graph_count) == ("part", 3, 1)
+    assert 0.9 < (coverage_of(shown).share or 0) < 1
     measured = shown.fallbacks[0].calls - 20
     assert sorted(session.calls for session in shown.sessions) == [10, 10 + measured, 20 + measured, 20 + measured]
     assert all(session.total_ns > 0 for session in shown.sessions)

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import ortlens
 from ortlens import Lens
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import problems_of
 from ortlens.magic.expression import call_from_expression
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def test_a_recompile_per_token_is_one_finding(model: Tiny, prompt: torch.Tensor)
     assert set(steps(lens)) == set()
     lens.measure(prompt)
     assert set(steps(lens)) == {"prefill", "decode", "python"}
-    (found,) = (item for item in overview_of(lens.captured()).problems if item.kind == "recompile")
+    (found,) = (item for item in problems_of(lens.captured()) if item.kind == "recompile")
     assert found.count == NEW - 2
     assert "dynamic=True" in found.mitigation
     assert found.file == __file__

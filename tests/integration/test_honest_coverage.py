@@ -125,7 +125,7 @@ def test_no_screen_says_everything_of_code_outside_the_graphs(made: Callable[[],
         "repr": repr(lens),
         "html": summary_html(capture),
         "report": page[: page.index('<section class="or-explorer')] + page[page.index("<main>") : page.index("</main>")],
-        "explorer": f"{overview['verdict']} {overview['coverage_sentence']}",
+        "explorer": f"{overview['verdict']} {overview['answers']['ort'][0]}",
     }
     assert coverage_of(capture).verdict == verdict
     for name, text in screens.items():

@@ -13,8 +13,9 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.speed import call_pace
 from ortlens.backend.runtime import ab_timing
 from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.session import SessionFactory
@@ -161,7 +162,7 @@ def test_both_sides_of_the_comparison_are_called_and_timed_alike_without_anythin
     lens.measured(lambda: fast(X), uncompiled=plain, max_calls=4, budget_ns=None)
     assert {logs for _, logs in made} == {0}
     assert sum(name == "plain" for name, _ in made) == (len(made) - 10) / 2 == 10
-    pace = overview_of(lens.captured()).pace
+    pace = call_pace(lens.captured())
     assert pace is not None
     assert (pace.verdict, pace.eager_ns, pace.passes) == ("slower", 1000, (1.5, 1.5))
     assert pace.call_ns == pytest.approx(1500, abs=8)  # the parts are rounded
@@ -388,7 +389,7 @@ def test_slow_nodes_in_pytorch_are_eager_and_their_prices_agree() -> None:
     eager, prices = totals(lens).ns["eager"], lens.fallbacks.call_ns
     assert (prices > 0).all()
     assert 0.5 * eager < prices.sum() <= eager + len(prices)  # rounded
-    assert overview_of(lens.captured()).fallbacks[0].ns_per_call == prices.max()
+    assert fallback_groups(lens.captured())[0].call_ns == prices.max()
     assert totals(lens).share["eager"] > 0.5
     assert totals(lens).share["residual"] < 0.10
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
-LINE = re.compile(r"ortlens: [\d,]+ runs?; .*; 0 recompiles, 1 session, 2 operators in PyTorch.*")
+LINE = re.compile(r"ortlens: [\d,]+ runs?; .*; 0 graph breaks; 0 recompiles; 1 session; 2 operators in PyTorch;.*")
 
 
 def looking() -> list[str]:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
-from ortlens.analysis.problems.stream import findings_of
+from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.backend.conversion.functions import basics
 from tests.threads import torch_threads
 
@@ -84,7 +83,7 @@ def test_a_cache_that_is_copied_is_named_first_with_its_line_and_its_cost_and_on
     (graph,) = lens.captured().graphs
     assert graph.is_slower
     assert (graph.ort_ns or 0) > 1.5 * (graph.torch_ns or 0)
-    assert overview_of(lens.captured()).problems[0].title == first.title
+    assert problems_of(lens.captured())[0].title == first.title
 
 
 class Advancing(nn.Module):

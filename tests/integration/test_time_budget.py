@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.errors import UsageError
@@ -57,7 +56,7 @@ def over_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def correct(lens: Lens) -> str:
     capture = lens.captured()
-    return verdict_of(capture, overview_of(capture)).correct.verdict
+    return verdict_of(capture).correct.verdict
 
 
 def test_time_that_is_over_at_once_leaves_the_call_and_says_so() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import problems_of
 from ortlens.backend.runtime.ab_timing import clocked, compare
 from ortlens.views.sentences import problem_sentence
 from tests.integration import two_ranks
@@ -105,7 +105,7 @@ def _measure(name: str) -> Measurement:
         times = compare(clocked(eager), clocked(ours), _TURNS_NS)
         lens.measured(ours, max_calls=_MEASURE_CALLS, uncompiled=eager)
     capture = lens.captured()
-    looks = overview_of(capture).problems[:3]
+    looks = problems_of(capture)[:3]
     return Measurement(
         **_counts(capture),
         **_compared(pairs),

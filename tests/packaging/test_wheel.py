@@ -182,4 +182,4 @@ def test_the_command_shows_and_reports_a_capture_where_nothing_but_pandas_and_ji
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
-    assert "<strong>Kernels</strong>" in page
+    assert "<strong>Kernels of the newest graphs" in page

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.answers.overview import break_occurrences
 from ortlens.views.tiles import tile_sentence, tiles_of
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ def _absent(lens: Lens) -> Iterator[str]:
 def _counts(lens: Lens) -> Iterator[str]:
     """Counts of the summary and the tiles against those of the frames."""
     capture, whole = lens.captured(), lens.summary()
-    overview = overview_of(capture)
-    text = " ".join(tile_sentence(tile) for tile in tiles_of(capture, overview))
-    rows = {"Graph breaks": {len(lens.breaks), overview.break_occurrences}, "Recompiles": {len(lens.recompiles)}}
+    text = " ".join(tile_sentence(tile) for tile in tiles_of(capture))
+    rows = {"Graph breaks": {len(lens.breaks), break_occurrences(capture)}, "Recompiles": {len(lens.recompiles)}}
     for name, form in _COUNTS.items():
         said = {0 if count == "no" else int(count) for count in form.findall(text)}
         if said - rows[name]:

@@ -19,7 +19,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.coverage import coverage_of, own_recompiles
+from ortlens.analysis.fallbacks import fallback_groups
+from ortlens.analysis.problems.stream import problems_of
 from tests.strangers.contradictions import contradictions
 from tests.strangers.programs import BY_NAME
 
@@ -112,8 +114,7 @@ class Screen:
         torch._dynamo.reset()
         self.lens = loaded.explained()
         self.capture = self.lens.captured()
-        self.overview = overview_of(self.capture)
-        self.actions = self.overview.problems
+        self.actions = problems_of(self.capture)
 
     def rule(self, look: Problem) -> str:
         return look.rule if look.index is not None else ""
@@ -126,10 +127,10 @@ class Screen:
         if look.kind == "break":
             return len(self.capture.breaks)
         if look.kind == "recompile":
-            return len(self.overview.recompiles)
+            return len(own_recompiles(self.capture))
         if rule:
             return sum(self.rule(item) == rule for item in self.actions)
-        return sum(group.node_count for group in self.overview.fallbacks if group.target == look.title)
+        return sum(group.node_count for group in fallback_groups(self.capture) if group.target == look.title)
 
 
 def observed(name: str, with_times: bool, folder: str) -> dict[str, Any]:  # noqa: FBT001 - through another process
@@ -225,7 +226,7 @@ def _tried(program: Program, before: Loaded, first: Screen, way: str) -> tuple[s
 
 def _effect(first: Screen, second: Screen, look: Problem) -> str:
     """Say whether what an action is about is gone."""
-    if second.overview.coverage.verdict == "empty" != first.overview.coverage.verdict:
+    if coverage_of(second.capture).verdict == "empty" != coverage_of(first.capture).verdict:
         return "uncompiled"
     if len(second.capture.breaks) > len(first.capture.breaks):
         return "breaks"

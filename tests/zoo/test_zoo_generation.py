@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.coverage import own_recompiles
 from tests.zoo.generation import generation_inputs, generator
 
 # Each compiles three graphs at least.
@@ -47,8 +47,8 @@ def test_tokens_and_steps(name: str, way: str) -> None:
     assert None not in roles.values()
     assert all(graph.coverage == 1.0 for graph in lens.captured().graphs)
     assert lens.breaks.empty
-    overview = overview_of(lens.captured())
-    advice = " ".join(item.advice or "" for item in overview.recompiles)
+    found = lens.captured()
+    advice = " ".join(item.advice or "" for item in own_recompiles(found))
     assert "mark_dynamic" not in advice
     assert "contiguous" not in advice
     assert all("modeling_" in str(graph.file) for graph in lens.captured().graphs)

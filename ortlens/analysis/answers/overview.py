@@ -1,9 +1,10 @@
-"""A capture at a glance: the answers that every view starts from."""
+"""A capture at a glance: the answers that everyone asks for first, by name, each computed when it is asked for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens.analysis.computed_ahead import ComputedAhead, computed_ahead
 from ortlens.analysis.coverage import (
@@ -19,13 +20,14 @@ from ortlens.analysis.coverage import (
 )
 from ortlens.analysis.fallbacks import FallbackGroup, fallback_groups
 from ortlens.analysis.generation import Generation, generation_of
-from ortlens.analysis.ledger import LedgerTotals, totals_of
+from ortlens.analysis.index import once
+from ortlens.analysis.ledger import LedgerTotals, ledger_totals
 from ortlens.analysis.memory import CallMemory, call_memory
 from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
 from ortlens.analysis.problems.advice import advised
-from ortlens.analysis.problems.stream import findings_of, problems_of
+from ortlens.analysis.problems.stream import finding_records
 from ortlens.analysis.slow_lines import SlowLine, slow_lines
-from ortlens.analysis.speed import Pace, is_busy, is_crowded, others_of, pace_of_call, spread_of
+from ortlens.analysis.speed import Pace, call_pace, is_busy, is_crowded, others_of, spread_of
 from ortlens.analysis.timing import (
     CallTime,
     GraphTime,
@@ -40,12 +42,10 @@ from ortlens.analysis.timing import (
     recompile_times,
     slowest_sessions,
 )
+from ortlens.trace.records import Break, Capture, Figures, Finding, Graph, Recompile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ortlens.analysis.problems.problem import Problem
-    from ortlens.trace.records import Break, Capture, Figures, Finding, Graph, Recompile
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,7 @@ def compilation_count(graphs: Iterable[Graph]) -> int:
     return len(ahead) + len({graph.compile_id or graph.graph_id for graph in graphs} - seen)
 
 
+@once
 def graph_rows(capture: Capture) -> tuple[GraphRow, ...]:
     """List every graph with its counts and times."""
     current = {graph.graph_id for graph in current_graphs(capture.graphs)}
@@ -94,89 +95,110 @@ def graph_rows(capture: Capture) -> tuple[GraphRow, ...]:
     )
 
 
-def _uncounted(figures: Figures) -> UncountedCalls | None:
+def uncounted_calls(figures: Figures) -> UncountedCalls | None:
+    """Return the calls to be measured that all compiled code or created sessions, so that no time is known; else None."""
     compiled, created = figures.ledger_compiling or 0, figures.ledger_creating or 0
     if min(compiled, created) < 0 or not compiled + created:
         return None
     return UncountedCalls(made=max(figures.ledger_made or 0, compiled + created), compiled=compiled, created=created)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """The answers to the questions everyone asks first."""
-
-    name: str  # name of the capture, may be empty
-    backend: str  # backend that was observed
-    graph_count: int  # compilations, that is distinct compile ids, recompiles included; a forward and its backward are one
-    break_occurrences: int  # graph boundaries that the breaks make together
-    breaks: tuple[Break, ...]  # distinct breaks, the most expensive or most frequent first
-    recompiles: tuple[Recompile, ...]  # every recompile of the program, in order
-    recompile_ns: Mapping[str, int]  # time of each, the backend's work included, by compile id
-    coverage: Coverage  # how much runs in ONNX Runtime
-    fallbacks: tuple[FallbackGroup, ...]  # what stays in PyTorch, the slowest or most frequent first
-    graphs: tuple[GraphRow, ...]  # every graph, in order
-    sessions: tuple[SessionCost, ...]  # every session, slowest first
-    call: CallTime  # what one call of the function compiled first costs, by the logs of all calls
-    calls: tuple[CallTime, ...]  # the same for every function that was called
-    spread: float | None  # median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known
-    # cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known
-    others: float | None
-    is_busy: bool  # whether other work ran beside the measured calls, so that times are less certain
-    is_crowded: bool  # whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast
-    uncounted: UncountedCalls | None  # calls to be measured that all compiled code or created sessions, so that no time is known; None else
-    explain_calls: tuple[int, int]  # how often `explain` called the function, as compiled and as it is; 0 where it did not
-    pace: Pace | None  # a call as compiled against one without torch.compile; None where not both were measured
-    is_dry_run: bool  # whether nothing was run, so that everything is a plan
-    planned_for: tuple[str, ...]  # execution providers beside the CPU's that a dry run is planned for
-    planned_without: tuple[str, ...]  # what it could not plan without a GPU: `gradients`, `attention`
-    ledger: LedgerTotals | None  # where the wall time of a call went, all graphs together; None when nothing ran
-    compile_ns: int  # time of all compilations together
-    phases: tuple[PhaseTime, ...]  # the same by phase
-    findings: tuple[Finding, ...]  # what was recorded and what the rules find, errors first, then the most expensive
-    problems: tuple[Problem, ...] = field(metadata={"plain": False})  # what can be done, the most useful first; actions in JSON
-    generation: Generation | None = None  # prefill and decode, where tokens were generated; None elsewhere
-    slow_lines: tuple[SlowLine, ...] = ()  # the lines of the program that take most of a measured call; empty where not known
-    ahead: ComputedAhead | None = None  # what no call computes, where that is most of the work; None elsewhere
-    memory: CallMemory | None = None  # what a measured call holds; None where its activations are few, or it was not measured
-    onnx: OnnxFacts | None = None  # of an ONNX model or a session; None where something was compiled
+def explain_calls(figures: Figures) -> tuple[int, int]:
+    """Return how often `explain` called the function, as compiled and as it is; 0 where it did not."""
+    return figures.explain_calls or 0, figures.explain_uncompiled_calls or 0
 
 
-def overview_of(capture: Capture) -> Overview:
-    """Read the answers off any capture; counts are 0 and tuples empty where nothing was recorded."""
+def break_occurrences(capture: Capture) -> int:
+    """Count the graph boundaries that the breaks make together."""
+    return sum(item.occurrences for item in capture.breaks)
+
+
+class Fact(NamedTuple):
+    """An answer: its type, what it means, and how it is found."""
+
+    type: Any
+    meaning: str
+    of: Callable[[Capture], Any]
+
+
+FACTS: Mapping[str, Fact] = {
+    "name": Fact(str, "Name of the capture, may be empty.", lambda capture: capture.name),
+    "backend": Fact(str, "Backend that was observed.", lambda capture: capture.backend),
+    "graph_count": Fact(
+        int,
+        "Compilations, that is distinct compile ids, recompiles included; a forward and its backward are one.",
+        lambda capture: compilation_count(capture.graphs),
+    ),
+    "break_occurrences": Fact(int, "Graph boundaries that the breaks make together.", break_occurrences),
+    "breaks": Fact(tuple[Break, ...], "Distinct breaks, the most expensive or most frequent first.", costliest_breaks),
+    "recompiles": Fact(tuple[Recompile, ...], "Every recompile of the program, in order.", own_recompiles),
+    "recompile_ns": Fact(Mapping[str, int], "Time of each, the backend's work included, by compile id.", recompile_times),
+    "coverage": Fact(Coverage, "How much runs in ONNX Runtime.", coverage_of),
+    "fallbacks": Fact(tuple[FallbackGroup, ...], "What stays in PyTorch, the slowest or most frequent first.", fallback_groups),
+    "graphs": Fact(tuple[GraphRow, ...], "Every graph, in order.", graph_rows),
+    "sessions": Fact(tuple[SessionCost, ...], "Every session, slowest first.", slowest_sessions),
+    "call": Fact(CallTime, "What one call of the function compiled first costs, by the logs of all calls.", call_time),
+    "calls": Fact(tuple[CallTime, ...], "The same for every function that was called.", call_times),
+    "spread": Fact(
+        float | None,
+        "Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.",
+        lambda capture: spread_of(capture.figures),
+    ),
+    "others": Fact(
+        float | None,
+        "Cores that other processes had during the measured calls, where they left none idle; else None.",
+        lambda capture: others_of(capture.figures),
+    ),
+    "is_busy": Fact(
+        bool, "Whether other work ran beside the measured calls, so that times are less certain.", lambda capture: is_busy(capture.figures)
+    ),
+    "is_crowded": Fact(
+        bool,
+        "Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.",
+        lambda capture: is_crowded(capture.figures),
+    ),
+    "uncounted": Fact(
+        UncountedCalls | None,
+        "Calls to be measured that all compiled code or created sessions, so that no time is known; else None.",
+        lambda capture: uncounted_calls(capture.figures),
+    ),
+    "explain_calls": Fact(
+        tuple[int, int],
+        "How often `explain` called the function, as compiled and as it is; 0 where it did not.",
+        lambda capture: explain_calls(capture.figures),
+    ),
+    "pace": Fact(Pace | None, "A call as compiled against one without torch.compile; None where not both were measured.", call_pace),
+    "is_dry_run": Fact(bool, "Whether nothing was run, so that everything is a plan.", is_dry_run),
+    "planned_for": Fact(
+        tuple[str, ...],
+        "Execution providers beside the CPU's that a dry run is planned for.",
+        lambda capture: capture.figures.planned_for,
+    ),
+    "planned_without": Fact(
+        tuple[str, ...],
+        "What it could not plan without a GPU: `gradients`, `attention`.",
+        lambda capture: capture.figures.planned_without,
+    ),
+    "ledger": Fact(LedgerTotals | None, "Where the wall time of a call went, all graphs together; None when nothing ran.", ledger_totals),
+    "compile_ns": Fact(int, "Time of all compilations together.", compile_total_ns),
+    "phases": Fact(tuple[PhaseTime, ...], "The same by phase.", compile_phases),
+    "findings": Fact(
+        tuple[Finding, ...], "What was recorded and what the rules find, errors first, then the most expensive.", finding_records
+    ),
+    "generation": Fact(Generation | None, "Prefill and decode, where tokens were generated; None elsewhere.", generation_of),
+    "slow_lines": Fact(
+        tuple[SlowLine, ...], "The lines of the program that take most of a measured call; empty where not known.", slow_lines
+    ),
+    "ahead": Fact(ComputedAhead | None, "What no call computes, where that is most of the work; None elsewhere.", computed_ahead),
+    "memory": Fact(
+        CallMemory | None, "What a measured call holds; None where its activations are few, or it was not measured.", call_memory
+    ),
+    "onnx": Fact(OnnxFacts | None, "Of an ONNX model or a session; None where something was compiled.", onnx_facts),
+}
+"""All of them, as `--json` prints them."""
+
+
+def overview_of(capture: Capture) -> dict[str, Any]:
+    """Compute every answer of any capture; counts are 0 and lists empty where nothing was recorded."""
     capture = advised(capture)
-    figures, totals = capture.figures, totals_of(capture.ledger)
-    return Overview(
-        name=capture.name,
-        backend=capture.backend,
-        graph_count=compilation_count(capture.graphs),
-        break_occurrences=sum(item.occurrences for item in capture.breaks),
-        breaks=costliest_breaks(capture),
-        recompiles=own_recompiles(capture),
-        recompile_ns=recompile_times(capture),
-        coverage=coverage_of(capture),
-        fallbacks=fallback_groups(capture),
-        graphs=graph_rows(capture),
-        sessions=slowest_sessions(capture),
-        call=call_time(capture),
-        calls=call_times(capture),
-        spread=spread_of(figures),
-        others=others_of(figures),
-        is_busy=is_busy(figures),
-        is_crowded=is_crowded(figures),
-        uncounted=_uncounted(figures),
-        explain_calls=(figures.explain_calls or 0, figures.explain_uncompiled_calls or 0),
-        pace=pace_of_call(totals, figures),
-        is_dry_run=is_dry_run(capture),
-        planned_for=figures.planned_for,
-        planned_without=figures.planned_without,
-        ledger=totals,
-        compile_ns=compile_total_ns(capture),
-        phases=compile_phases(capture),
-        findings=tuple(item.record() for item in findings_of(capture)),
-        problems=problems_of(capture),
-        generation=generation_of(capture),
-        slow_lines=slow_lines(capture),
-        ahead=computed_ahead(capture),
-        memory=call_memory(capture),
-        onnx=onnx_facts(capture),
-    )
+    return {name: fact.of(capture) for name, fact in FACTS.items()}

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.coverage import coverage_of, current_graphs, is_dry_run, own_recompiles
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.onnx_model import is_onnx_model
-from ortlens.analysis.speed import Pace
+from ortlens.analysis.speed import Pace, call_pace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Figures, LedgerPartName, StepRole
@@ -64,21 +65,22 @@ class CaptureVerdict:
     correct: Correct  # whether results match
 
 
-def verdict_of(capture: Capture, overview: Overview) -> CaptureVerdict:
+def verdict_of(capture: Capture) -> CaptureVerdict:
     """Read the verdict off a capture; what was not measured says so."""
     benched, inductor = (_benched(capture.figures, way) for way in ("ortlens", "inductor"))
+    coverage = coverage_of(capture)
     return CaptureVerdict(
-        speed=overview.pace or benched or Pace(verdict="unmeasured"),
+        speed=call_pace(capture) or benched or Pace(verdict="unmeasured"),
         inductor=inductor,
-        time=_time(overview),
+        time=_time(capture),
         splits=Splits(
-            breaks=len(overview.breaks),
-            graphs=sum(row.is_current for row in overview.graphs),
-            partitions=None if overview.coverage.verdict in ("foreign", "empty") else overview.coverage.partition_count,
-            recompiles=sum(recompiles_by_role(overview).values()),
-            is_cut_short=overview.coverage.is_cut_short,
+            breaks=len(capture.breaks),
+            graphs=len(current_graphs(capture.graphs)),
+            partitions=None if coverage.verdict in ("foreign", "empty") else coverage.partition_count,
+            recompiles=sum(recompiles_by_role(capture).values()),
+            is_cut_short=coverage.is_cut_short,
         ),
-        correct=_correct(capture, overview, numbers_of(capture)),
+        correct=_correct(capture, numbers_of(capture)),
     )
 
 
@@ -94,13 +96,13 @@ def _benched(figures: Figures, way: str) -> Pace | None:
     return Pace(verdict=_WORDS.get(found.verdict, "same"), call_ns=found.call_ns, eager_ns=eager.call_ns, ratio=ratio, interval=(low, high))
 
 
-def ort_share(overview: Overview) -> float | None:
+def ort_share(capture: Capture) -> float | None:
     """Return ONNX Runtime's share of a call, 0 to 1; None if no call was measured, or another backend ran it.
 
     Of the time that a device is waited for, it has what it has of the time on the host beside PyTorch's operators.
     """
-    ledger = overview.ledger
-    if ledger is None or not ledger.is_measured or overview.coverage.verdict == "foreign":
+    ledger = ledger_totals(capture)
+    if ledger is None or not ledger.is_measured or coverage_of(capture).verdict == "foreign":
         return None
     run, eager, wait = (ledger.share.get(part, 0.0) for part in _IN_OPERATORS)
     return run + (wait * run / (run + eager) if run else 0.0)
@@ -109,22 +111,23 @@ def ort_share(overview: Overview) -> float | None:
 _IN_OPERATORS: tuple[LedgerPartName, ...] = ("run", "eager", "wait")
 
 
-def _time(overview: Overview) -> TimeVerdict:
-    if overview.is_dry_run:
+def _time(capture: Capture) -> TimeVerdict:
+    if is_dry_run(capture):
         return "planned"
-    if overview.coverage.verdict in ("empty", "foreign", "none"):
-        return overview.coverage.verdict
-    return "unmeasured" if ort_share(overview) is None else "measured"
+    coverage = coverage_of(capture).verdict
+    if coverage in ("empty", "foreign", "none"):
+        return coverage
+    return "unmeasured" if ort_share(capture) is None else "measured"
 
 
-def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
+def recompiles_by_role(capture: Capture) -> Counter[StepRole | None]:
     """Count recompiles by role, None outside a generation; compiling decode after prefill is not one."""
-    roles = {row.graph.compile_id: row.graph.role for row in overview.graphs}
-    pairs = [(roles.get(item.compile_id), roles.get(item.of_compile_id)) for item in overview.recompiles]
+    roles = {graph.compile_id: graph.role for graph in capture.graphs}
+    pairs = [(roles.get(item.compile_id), roles.get(item.of_compile_id)) for item in own_recompiles(capture)]
     return Counter(role for role, of_role in pairs if role is None or role == of_role)
 
 
-def is_wholly_compared(capture: Capture, overview: Overview, numbers: NumericsSummary) -> bool:
+def is_wholly_compared(capture: Capture, numbers: NumericsSummary) -> bool:
     """Tell whether every partition of the current graphs and every part of the call was compared before time ran out.
 
     Of an ONNX model, the outputs are compared and nothing inside: there the parts of the call are all.
@@ -132,14 +135,14 @@ def is_wholly_compared(capture: Capture, overview: Overview, numbers: NumericsSu
     if is_onnx_model(capture):
         return numbers.call is not None and not numbers.call.unchecked
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
-    current = {row.graph.graph_id for row in overview.graphs if row.is_current}
+    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
     whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
     return whole and not numbers.left_out and not (numbers.call is not None and numbers.call.unchecked)
 
 
-def _correct(capture: Capture, overview: Overview, numbers: NumericsSummary | None) -> Correct:
+def _correct(capture: Capture, numbers: NumericsSummary | None) -> Correct:
     if numbers is None or not (numbers.compared or numbers.call):
-        nothing = overview.coverage.verdict in ("none", "foreign", "no_compute", "empty")
+        nothing = coverage_of(capture).verdict in ("none", "foreign", "no_compute", "empty")
         return Correct(verdict="nothing" if nothing else "unchecked", right=0, wrong=0)
     right = numbers.right + (numbers.call.right if numbers.call else 0)
     wrong = numbers.wrong + (len(numbers.call.wrong) if numbers.call else 0)
@@ -147,5 +150,5 @@ def _correct(capture: Capture, overview: Overview, numbers: NumericsSummary | No
     if wrong:
         verdict = "differs"
     elif right:
-        verdict = "verified" if is_wholly_compared(capture, overview, numbers) else "partly"
+        verdict = "verified" if is_wholly_compared(capture, numbers) else "partly"
     return Correct(verdict=verdict, right=right, wrong=wrong)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.costs import current, splitting_costs
 from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.causes import cause_of
 from ortlens.analysis.problems.guards import user_name
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.problems.slower import slower_than_torch
-from ortlens.analysis.speed import WORTH_A_WARNING, loss_of_call, pace_of_call
+from ortlens.analysis.speed import WORTH_A_WARNING, call_pace, loss_of_call
 from ortlens.analysis.timing import price_of
 from ortlens.units import time_from_ns, times
 
@@ -107,8 +107,8 @@ class _SlowCall:
 
 
 def _slow_call(capture: Capture) -> _SlowCall | None:
-    totals = totals_of(capture.ledger)
-    pace = pace_of_call(totals, capture.figures)
+    totals = ledger_totals(capture)
+    pace = call_pace(capture)
     loss = loss_of_call(pace)
     if totals is None or pace is None or loss is None:
         return None
@@ -158,7 +158,7 @@ _CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
 )
 def costly_guards(capture: Capture) -> Iterator[Problem]:
     """Report what the guards that take most of a call are about."""
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     if totals is None or not totals.is_measured or capture.breaks:
         return
     whole, *parts = capture.figures.guards or (None,)
@@ -191,7 +191,7 @@ def costly_guards(capture: Capture) -> Iterator[Problem]:
 )
 def costly_entry(capture: Capture) -> Iterator[Problem]:
     """Report a function that would be faster frozen."""
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     if totals is not None and totals.is_measured and capture.steps:
         yield from _costly_steps(capture, totals)
     if totals is None or not is_to_freeze(capture):
@@ -268,7 +268,7 @@ def is_to_freeze(capture: Capture) -> bool:
 
 def is_costly_to_enter(capture: Capture) -> bool:
     """Tell whether a function is one graph without gradients, of which something runs, and much of its call goes into entering it."""
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     if totals is None or not totals.is_measured or len(totals.graph_ids) != 1 or capture.breaks:
         return False
     parts = partitions_by_graph(capture).get(totals.graph_ids[0], [])

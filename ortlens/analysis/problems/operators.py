@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.fallbacks import fallback_groups
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.break_rules import DROPOUT, trains_always
 from ortlens.analysis.problems.catalogue import Advice, advise, worded
 from ortlens.analysis.problems.problem import rule
-from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, WORTH_APART, is_busy, is_crowded, loss_of_call, pace_of_call
+from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, WORTH_APART, call_pace, is_busy, is_crowded, loss_of_call
 from ortlens.trace.records import same
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def nothing_runs(capture: Capture) -> Iterator[Problem]:
     if coverage_of(capture).verdict != "none" or not groups:
         return
     # Of two times of waiting for cores, the difference says nothing.
-    pace = None if is_crowded(capture.figures) else pace_of_call(totals_of(capture.ledger), capture.figures)
+    pace = None if is_crowded(capture.figures) else call_pace(capture)
     ns = loss_of_call(pace, WORTH_A_WARNING if is_busy(capture.figures) else WORTH_APART)
     yield replace(_about(nothing_runs, [max(groups, key=lambda group: group.node_count)], capture), gain_ns=ns, splitting_ns=0)
 
@@ -66,7 +66,7 @@ def fallback(capture: Capture) -> Iterator[Problem]:
 
 
 def _about(by: ProblemRule, groups: Sequence[FallbackGroup], capture: Capture) -> Problem:
-    most, priced = groups[0], [group.ns_per_call for group in groups if group.ns_per_call is not None]
+    most, priced = groups[0], [group.call_ns for group in groups if group.call_ns is not None]
     advice = _advice(most, has_instructions=capture.figures.cpu_bfloat16)
     stays = advice.kind == "policy" or (advice.kind == "bfloat16" and "lacking" not in advice.params)
     traits = {"stays": stays, "float64": most.dtype == "float64", "refused": most.reason_code in _REFUSED}
@@ -103,10 +103,10 @@ def _is_beside_the_point(groups: Sequence[FallbackGroup], capture: Capture) -> b
 
     A rule of the backend keeps them in PyTorch, where they are faster; or PyTorch itself added them as checks, and they take little.
     """
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     if totals is None or not totals.is_measured:
         return False
     is_kept = all(group.reason_code == "policy" and group.cause is None for group in groups)
     is_check = all(_CHECK in group.target for group in groups)
-    cost = sum((group.ns_per_call or 0) + group.splitting_ns for group in groups)
+    cost = sum((group.call_ns or 0) + group.splitting_ns for group in groups)
     return not any(group.calls for group in groups) or is_kept or (is_check and cost < MUCH * totals.total_ns)

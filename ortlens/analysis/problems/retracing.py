@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.coverage import own_recompiles
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.advice import advice_of, hint_for, settings_of_hint
 from ortlens.analysis.problems.catalogue import worded
 from ortlens.analysis.problems.guards import guard_place
@@ -40,7 +40,7 @@ def graph_break(capture: Capture) -> Iterator[Problem]:
 
 
 def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     whole = 0 if totals is None else totals.total_ns
     for item in costliest_breaks(capture):
         advice = advice_of(capture)[item]

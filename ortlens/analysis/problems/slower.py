@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.costs import current, entries_per_call, splitting_costs, whole_by_graph
 from ortlens.analysis.index import fallbacks_by_graph, grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.causes import Cause, cause_of
 from ortlens.analysis.problems.problem import Problem, rule
-from ortlens.analysis.speed import WORTH_A_WARNING, pace_of_call
+from ortlens.analysis.speed import WORTH_A_WARNING, call_pace
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, time_from_ns, times
 
@@ -101,8 +101,8 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
 
 def _loss_of_call(capture: Capture, graph: Graph) -> int:
     """Return what a call loses to one without torch.compile, if it is this graph alone, and no container's guards; 0 where not known."""
-    totals = totals_of(capture.ledger)
-    pace = pace_of_call(totals, capture.figures)
+    totals = ledger_totals(capture)
+    pace = call_pace(capture)
     is_alone = totals is not None and totals.graph_ids == (graph.graph_id,) and not capture.breaks and not capture.figures.guards[1:]
     if not is_alone or pace is None or pace.verdict != "slower":
         return 0

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.index import graph_by_partition, graphs_by_id, once, summed
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems import calls, compiling, kernels, movement, operators, ranks, retracing, sessions, slower
 from ortlens.analysis.problems.catalogue import advise
 from ortlens.analysis.problems.consequences import gathered
@@ -114,6 +114,12 @@ def findings_of(capture: Capture) -> tuple[Problem, ...]:
 
 
 @once
+def finding_records(capture: Capture) -> tuple[Finding, ...]:
+    """Return the same as records of a capture."""
+    return tuple(item.record() for item in findings_of(capture))
+
+
+@once
 def problems_of(capture: Capture) -> tuple[Problem, ...]:
     """List what can be done about a capture, the most useful first, each with what follows from it; one change, one problem."""
     worth = [item for item in findings_of(capture) if _is_worth_a_word(item, capture)]
@@ -131,7 +137,7 @@ def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int
     """Rank a problem; `earlier` ones are of its kind."""
     if urgent := [URGENT.index(each.kind) for each in (item, *item.consequences) if each.kind in URGENT]:
         return Tier.URGENT, min(urgent), 0
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     if totals is not None and totals.is_measured and item.gain_ns is not None:
         return Tier.PRICED, -item.cost_ns // (_REST if item.rule == calls.slower_call.name else 1), 0
     if not item.traits.isdisjoint(("storm", "gave_up")):
@@ -162,7 +168,7 @@ def _is_worth_a_word(item: Problem, capture: Capture) -> bool:
         return True
     if item.rule == calls.slower_call.name:  # no program is slower without a word about it, but for what other work explains
         return not is_busy(capture.figures)
-    totals = totals_of(capture.ledger)
+    totals = ledger_totals(capture)
     whole = totals.total_ns if totals is not None and totals.is_measured else 0
     return whole > 0 and (item.gain_ns or 0) >= (_MUCH_MEASURED if item.measured else MUCH) * whole
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -24,8 +24,9 @@ from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.recorder import CURRENT
 from ortlens.trace.sources import MAX_CHARS, MAX_FILES, attachment_of, kept_lines, recorded_lines
 from ortlens.units import counted
-from ortlens.views.html import failure_html, fragment_html
-from ortlens.views.tables import TextColumn, TextTable
+from ortlens.views.html import failure_html, screen_html
+from ortlens.views.screen import Screen
+from ortlens.views.table import ShownTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -210,7 +211,8 @@ class ExplainOutput:
     def _repr_html_(self) -> str:
         """Return the counts and the reasons for a notebook; never raises."""
         try:
-            return fragment_html(", ".join(self._counts()), [_table(self.break_reasons)] if self.break_reasons else [])
+            tables = (_table(self.break_reasons),) if self.break_reasons else ()
+            return screen_html(Screen(title=", ".join(self._counts()), tables=tables))
         except Exception as err:  # noqa: BLE001 - a guard of the lens: looking at an object must not raise
             return failure_html([f"ortlens could not draw this: {type(err).__name__}: {err}", "print() shows it as text."])
 
@@ -221,18 +223,12 @@ class ExplainOutput:
         )
 
 
-def _table(reasons: tuple[BreakReason, ...]) -> TextTable:
-    return TextTable(
+def _table(reasons: tuple[BreakReason, ...]) -> ShownTable:
+    return ShownTable(
         title="Break reasons",
-        help="Where PyTorch stopped a graph and started another, and how many boundaries between graphs this caused.",
         source="break_reasons",
-        records=reasons,
-        columns=(
-            TextColumn("reason", lambda item: item.reason),
-            TextColumn("where", lambda item: "".join(item.user_stack[-1:])),
-            TextColumn("called from", lambda item: "".join(item.user_stack[-2:-1])),
-            TextColumn("times", lambda item: f"{item.occurrences:,}", "number"),
-        ),
+        records=[replace(item, user_stack=item.user_stack[:-3:-1]) for item in reasons],
+        names=("reason", "user_stack", "occurrences"),
     )
 
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.problems import advice, break_rules, guards, operators, stream
 from ortlens.analysis.problems.advice import advice_for_break, advice_of, advised, hint_for
 from ortlens.analysis.problems.catalogue import SENTENCES, advise
 from ortlens.analysis.problems.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.problems.number_uses import LATER, Flow, Use, flow_from, use_of_number
+from ortlens.analysis.problems.stream import problems_of
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
 from ortlens.trace.records import Break, Capture, ReasonCode, Recompile
 from ortlens.views.redaction import redacted_capture
@@ -324,7 +324,7 @@ def test_a_step_is_to_be_moved_only_where_something_else_is_compiled_too(files: 
     graphs = tuple(graph(f"g{number}", file=file) for number, file in enumerate(files))
     capture = Capture(breaks=(broken,), graphs=graphs)
     assert kinds(capture) == [kind]
-    assert len(overview_of(capture).problems[:3]) == (kind != "expected_step")
+    assert len(problems_of(capture)[:3]) == (kind != "expected_step")
 
 
 def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
@@ -383,7 +383,7 @@ def test_a_number_is_followed_through_its_function(line: int, uses: tuple[str, .
 )
 def test_only_dropout_that_eval_removes_is_said_to_go_with_it(source: str, clauses: set[str]) -> None:
     row = fallback("n", target="aten.native_dropout.default", reason_code="side_effect", reason="", source=source, cause="random")
-    (problem,) = overview_of(clean(fallbacks=(row,))).problems
+    (problem,) = problems_of(clean(fallbacks=(row,)))
     assert problem.advice is not None
     assert problem.advice.params.keys() - {"target"} == clauses
 
@@ -444,7 +444,7 @@ def test_a_whole_training_step_gets_one_advice_for_all_its_breaks() -> None:
 
     assert kinds(*breaks, elsewhere) == ["compile_forward_alone"] * 4 + ["keep_in_tensor"]
     assert "compile_forward_alone" not in kinds(*breaks[:2], breaks[3])
-    assert len(overview_of(Capture(breaks=tuple(breaks))).problems[:3]) == 1
+    assert len(problems_of(Capture(breaks=tuple(breaks)))[:3]) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.trace.records import Break, Capture, Finding, Recompile
-from ortlens.views.payload import overview_facts
+from ortlens.views.payload import payload_from_capture
 from ortlens.views.sentences import consequence_sentences
 from ortlens.views.text import summary
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, graph, node, session
@@ -22,7 +22,7 @@ def finding(rule: str, subject: str = "g0", **about: Any) -> Finding:  # noqa: A
 
 def entries(capture: Capture) -> dict[str, list[str]]:
     """What follows from each entry, by what both are about."""
-    return {look.rule: [item.rule for item in look.consequences] for look in overview_of(capture).problems}
+    return {look.rule: [item.rule for item in look.consequences] for look in problems_of(capture)}
 
 
 def staying(*found: Finding, ns: int = 100 * MICRO, **about: Any) -> Capture:  # noqa: ANN401 - fields of a fallback
@@ -66,7 +66,7 @@ def test_what_follows_from_a_cause_is_under_it(capture: Capture, expected: dict[
 
 @pytest.mark.parametrize("name", [name for name in CAPTURES if name != "huge"])  # whose findings are all the same
 def test_each_finding_has_one_place_and_no_two_entries_say_the_same(name: str) -> None:
-    looks = overview_of(CAPTURES[name]).problems
+    looks = problems_of(CAPTURES[name])
     places = [item.index for look in looks for item in (look, *look.consequences) if item.index is not None]
     assert len(places) == len(set(places))
     said = [(look.rule, look.mitigation, look.advice or look.title, look.file) for look in looks if look.mitigation]
@@ -83,15 +83,15 @@ def test_a_screen_says_what_to_do_once() -> None:
 
 
 def test_what_is_faster_without_onnx_runtime_says_so_under_its_cause() -> None:
-    (look,) = overview_of(staying(replace(SLOW, todo="Leave it uncompiled"))).problems
+    (look,) = problems_of(staying(replace(SLOW, todo="Leave it uncompiled")))
     assert consequence_sentences(look) == ["or leave it uncompiled; saves 80.0 µs per call, measured; slower_than_torch of g0"]
     assert look.title == "aten.median.dim"
 
 
 def test_a_finding_names_the_action_that_mends_it() -> None:
     capture = staying(SLOW)
-    facts = overview_facts(overview_of(capture), capture)
-    assert [(row.rule, cause) for row, cause in zip(overview_of(capture).findings, facts["causes"], strict=True)] == [
+    facts = payload_from_capture(capture)["overview"]
+    assert [(row.rule, cause) for row, cause in zip(findings_of(capture), facts["causes"], strict=True)] == [
         ("slower_than_torch", 1),
-        *((row.rule, None) for row in overview_of(capture).findings[3:]),
+        *((row.rule, None) for row in findings_of(capture)[3:]),
     ]

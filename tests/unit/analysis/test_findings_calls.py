@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import problems_of
 from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding, GuardCost, Step
@@ -130,7 +130,7 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ],
 )
 def test_a_surprising_speed_has_the_operators_that_were_computed_once_as_its_reason(capture: Capture, clauses: list[str]) -> None:
-    detail = tiles_of(capture, overview_of(capture))[0].detail
+    detail = tiles_of(capture)[0].detail
     assert [part for part in detail.split("; ") if "computed once" in part] == clauses
 
 
@@ -152,9 +152,9 @@ def test_guards_of_one_container_are_one_finding_with_its_line(capture: Capture,
 
 def test_no_call_is_slower_without_a_word_about_it_unless_the_machine_is_busy() -> None:
     capture = slow_call(100 * MICRO, guards=30 * MICRO, run=82 * MICRO, residual=0)
-    assert len(overview_of(capture).problems[:3]) == 1
+    assert len(problems_of(capture)[:3]) == 1
     busy = replace(capture, **head({**facts_of(capture), "ledger_others": "1.0", "ledger_idle": "0.0"}))
-    assert overview_of(busy).problems[:3] == ()
+    assert problems_of(busy)[:3] == ()
 
 
 @pytest.mark.parametrize(("capture", "gain_ns"), [(ENTERING, 60 * MICRO), (unfreezable(ENTERING), 65 * MICRO)])
@@ -230,8 +230,8 @@ def test_guards_that_the_prices_of_breaks_contain_are_not_an_action_of_their_own
     guards = Finding(rule="heavy_guards", severity="warning", title="guards", evidence="", hazard="", mitigation="Remove.", gain_ns=50_000)
     broken = Break(break_id="b0", reason="r", file=FILE, line=9, overhead_ns=50 * MICRO, cost_ns=50 * MICRO)
     alone, behind = replace(capture, findings=(guards,)), replace(capture, findings=(guards,), breaks=(broken,))
-    assert [look.title for look in overview_of(alone).problems[:3]] == ["guards"]  # `costly_entry` would say the same
-    assert [look.kind for look in overview_of(behind).problems[:3]] == ["break"]
+    assert [look.title for look in problems_of(alone)[:3]] == ["guards"]  # `costly_entry` would say the same
+    assert [look.kind for look in problems_of(behind)[:3]] == ["break"]
 
 
 def test_a_slow_call_in_training_names_the_line_of_the_copied_state() -> None:
@@ -242,18 +242,18 @@ def test_a_slow_call_in_training_names_the_line_of_the_copied_state() -> None:
 @pytest.mark.parametrize(("guards", "run", "count"), [(26, 74, 1), (24, 76, 0)])
 def test_what_would_save_much_of_a_call_stands_out(guards: int, run: int, count: int) -> None:
     capture = slow_call(0, guards=guards * MICRO, run=run * MICRO, residual=0)
-    looks = overview_of(capture).problems[:3]
+    looks = problems_of(capture)[:3]
     assert len(looks) == count
     assert all((look.at_most, look.gain_ns) == (False, guards * MICRO) for look in looks)
     busy = replace(capture, **head({**facts_of(capture), "ledger_others": "1.0", "ledger_idle": "0.0"}))
-    assert [look.is_busy for look in overview_of(busy).problems[:3]] == [True] * count
+    assert [look.is_busy for look in problems_of(busy)[:3]] == [True] * count
 
 
 def test_where_nothing_runs_the_finding_and_the_advice_say_one_gain() -> None:
     capture = replace(slow_call(30 * MICRO, guards=50 * MICRO, run=0, residual=10 * MICRO), partitions=(), fallbacks=(fallback(),))
     capture = replace(capture, graphs=tuple(replace(row, coverage=0.0) for row in capture.graphs))
     (finding,) = found(capture, "slower_call")
-    (look,) = overview_of(capture).problems[:3]
+    (look,) = problems_of(capture)[:3]
     assert (look.kind, look.gain_ns, look.measured) == ("nothing_runs", finding.gain_ns, finding.measured)
     assert (finding.gain_ns, finding.measured) == (30 * MICRO, True)
 
@@ -271,4 +271,4 @@ def test_information_without_a_gain_or_with_a_small_one_does_not_stand_out() -> 
     said = Finding(rule="thread_count", severity="info", title="threads", evidence="", hazard="", mitigation="Set.", gain_ns=None)
     for gain, count in ((None, 0), (9 * MICRO, 0), (10 * MICRO, 1)):
         held = replace(capture, findings=(replace(said, gain_ns=gain),))
-        assert len(overview_of(held).problems[:3]) == count
+        assert len(problems_of(held)[:3]) == count

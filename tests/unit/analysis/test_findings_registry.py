@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ortlens
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.problems import stream
 from ortlens.analysis.problems.problem import ProblemRule
-from ortlens.analysis.problems.stream import RECORDED, RULES, findings_of
+from ortlens.analysis.problems.stream import RECORDED, RULES, findings_of, problems_of
 from ortlens.trace.records import Capture, Finding
 from ortlens.views.actions import gain_text
 from ortlens.views.capture_view import SavedCapture
@@ -158,7 +157,7 @@ def test_guards_of_a_container_come_before_those_of_all() -> None:
     container = replace(_gain("costly_guards", "self.table", 150_000), line=7)
     capture = replace(CALLED, findings=(_gain("heavy_guards", "guards", 160_000), container))
     assert [(found.rule, found.gain_ns) for found in findings_of(capture)] == [("costly_guards", 150_000), ("heavy_guards", 142_000)]
-    (look,) = overview_of(capture).problems
+    (look,) = problems_of(capture)
     assert [item.rule for item in (look, *look.consequences)] == ["costly_guards", "heavy_guards"]
 
 
@@ -167,7 +166,7 @@ def test_gains_together_are_never_more_than_a_call_takes() -> None:
     capture = replace(_called(guards=60_000, run=220_000, residual=12_000), findings=(*found, _gain("slow_kernel", "s0:l", 30_000)))
     gains = {finding.subject: (finding.gain_ns, finding.at_most) for finding in findings_of(capture)}
     assert gains == {"sessions": (250_000, False), "s0:k": (42_000, True), "guards": (0, True), "s0:l": (0, True)}
-    told = {look.title: gain_text(look) for look in overview_of(capture).problems}
+    told = {look.title: gain_text(look) for look in problems_of(capture)}
     assert told["heavy_guards"] == "saves nothing beyond the gains of other findings"
     assert "gain unknown" not in str(payload_from_capture(capture)["overview"])
 

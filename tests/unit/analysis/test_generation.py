@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.generation import generation_of, steps_of, with_roles
 from ortlens.analysis.ledger import CallTrace, GraphVisit, SteppedCall, StepReading
 from ortlens.analysis.problems.advice import advice_of
-from ortlens.analysis.problems.stream import findings_of
+from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.trace.records import Break, Capture, Graph, Node, Recompile, Step
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
@@ -124,7 +123,7 @@ def guarded(guard: str) -> Capture:
 )
 def test_what_generate_does_is_no_fault_of_its_user(capture: Capture, kind: str, looks: list[str]) -> None:
     assert (kinds(capture)[0], kinds(capture)[-1]) == ("expected_role", kind)
-    assert [look.kind for look in overview_of(capture).problems[:3]] == looks
+    assert [look.kind for look in problems_of(capture)[:3]] == looks
     assert findings_of(capture) == ()
 
 
@@ -167,9 +166,9 @@ def test_steps_add_up_to_the_call() -> None:
 
 def test_every_view_speaks_of_generation_where_one_was_seen() -> None:
     capture = with_roles(generating())
-    said = generation_sentences(overview_of(capture))
+    said = generation_sentences(capture)
     assert said
-    assert list(payload_from_capture(capture)["overview"]["generation_sentences"]) == list(said)
+    assert list(payload_from_capture(capture)["overview"]["answers"]["generation"]) == list(said)
     for view in (lambda shown: " ".join(summary(shown).split()), summary_html):
         assert all(sentence in view(capture) for sentence in said)
         assert not any(sentence in view(generating()) for sentence in said)
@@ -186,7 +185,7 @@ RATES = Capture(
 
 
 def test_python_of_generate_is_part_of_the_time_of_a_call() -> None:
-    assert generate_ns(overview_of(AROUND)) == 30
+    assert generate_ns(AROUND) == 30
 
 
 WORDED: tuple[Capture, ...] = (

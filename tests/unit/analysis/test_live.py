@@ -46,9 +46,8 @@ def test_a_training_loop() -> None:
     assert figures.session_count == 3
     assert figures.fallbacks == ("aten.fft", "aten.sort")
     assert live_line(figures) == (
-        "30 runs; one call every 10.0 ms, 6.00 ms (60.0 %) of it in sessions; "
-        "median of the latest: step (forward) 2.00 ms, step (backward) 4.00 ms; "
-        "0 recompiles, 3 sessions, 2 operators in PyTorch; memory 3.00 MiB"
+        "30 runs; 10.0 ms from call to call; 6.00 ms (60.0 %) of it in sessions; 0 graph breaks; 0 recompiles; 3 sessions; "
+        "2 operators in PyTorch; 3.00 MiB memory of the process; median of the latest: step (forward) 2.00 ms, step (backward) 4.00 ms"
     )
 
 
@@ -69,7 +68,7 @@ def test_little_ran_or_whole_graphs_of_another_backend() -> None:
     assert live_line(nothing) == "no run yet"
     assert (once.runs, once.period_ns, [graph.call_ns for graph in once.graphs]) == (1, None, [2 * MS])
     assert (foreign.runs, foreign.period_ns, foreign.busy_ns) == (5, 4 * MS, MS)
-    assert "25.0 %) of it in graphs" in live_line(foreign)
+    assert "25.0 %) of it in compiled graphs" in live_line(foreign)
 
 
 def test_a_curve_stays_short_and_keeps_its_ends() -> None:

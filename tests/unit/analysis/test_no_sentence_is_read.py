@@ -113,7 +113,7 @@ def test_no_javascript_of_ours_reads_a_sentence_of_ours() -> None:
         "LEFT_OUT in row.note",
         're.search("torch.where", finding.mitigation)',
         "_SETTING.findall(action.do)",
-        'coverage_sentence(overview).replace("nothing: ", "", 1)',
+        'coverage_sentence(capture).replace("nothing: ", "", 1)',
         'advice.sentence().partition(";")[0]',
         "_SENTENCES.split(finding.mitigation.strip(), maxsplit=1)",
     ],

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.trace import records as r
-from ortlens.views.payload import verdict_sentence
-from ortlens.views.sentences import numbers_sentence
+from ortlens.views.sentences import numbers_sentence, verdict_sentence
 from ortlens.views.tiles import tiles_of
 
 RIGHT = r.Numeric(partition_id="p0", node="add", ok=True)
@@ -88,25 +86,24 @@ def test_what_was_compared_is_counted() -> None:
 
 def test_all_views_give_one_verdict() -> None:
     for said in WORDED:
-        numbers, overview = numbers_of(said), overview_of(said)
-        verdict = verdict_of(said, overview).correct.verdict
+        numbers = numbers_of(said)
+        verdict = verdict_of(said).correct.verdict
         assert numbers is not None
         assert numbers.is_right is (verdict in ("verified", "partly") and not numbers.is_undecided)
-        claims = ("all within tolerance" in numbers_sentence(numbers), "results match PyTorch" in verdict_sentence(overview, said))
+        claims = ("all within tolerance" in numbers_sentence(numbers), "results match PyTorch" in verdict_sentence(said))
         assert all(not claim or numbers.is_right for claim in claims)
         assert verdict != "differs" or not any(claims)
-        assert tiles_of(said, overview)[-1].state == {"differs": "bad", "verified": "good"}.get(verdict, "unknown")
+        assert tiles_of(said)[-1].state == {"differs": "bad", "verified": "good"}.get(verdict, "unknown")
 
 
 def test_an_onnx_model_is_verified_by_its_outputs() -> None:
     """Nothing inside it is compared, and nothing inside it is promised."""
     for rows, verdict in (((RESULT,), "verified"), ((RESULT, replace(RESULT, ok=None)), "partly"), ((RESULT, DIFFERS), "differs")):
         model = replace(capture(*rows), environment={"onnx_model": "file"})
-        assert verdict_of(model, overview_of(model)).correct.verdict == verdict
+        assert verdict_of(model).correct.verdict == verdict
 
 
 def test_a_result_that_differs_without_a_verdict_is_in_the_verdict_and_its_tile() -> None:
     for said, differs in ((WORDED[9], True), (WORDED[10], False)):
-        overview = overview_of(said)
-        assert ("results differ without a verdict" in verdict_sentence(overview, said)) is differs
-        assert ("results differ without a verdict" in tiles_of(said, overview)[-1].detail) is differs
+        assert ("results differ without a verdict" in verdict_sentence(said)) is differs
+        assert ("results differ without a verdict" in tiles_of(said)[-1].detail) is differs

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.analysis.answers.overview import graph_rows, overview_of
+from ortlens.analysis.answers.overview import break_occurrences, compilation_count, graph_rows
 from ortlens.analysis.answers.verdict import ort_share
 from ortlens.analysis.fallbacks import fallback_groups
+from ortlens.analysis.problems.stream import problems_of
+from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Recompile
 from tests.facts import head
 from tests.unit.analysis.hand_made import fallback, graph, ledger, node, parted, partition, session
@@ -18,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def test_graph_count_is_the_number_of_compile_ids() -> None:
-    assert {name: overview_of(SAMPLES[name]).graph_count for name in ("empty", "demo_like", "training", "foreign")} == {
+    assert {name: compilation_count(SAMPLES[name].graphs) for name in ("empty", "demo_like", "training", "foreign")} == {
         "empty": 0,
         "demo_like": 3,
         "training": 2,
         "foreign": 1,
     }
     after_a_reset = tuple(Graph(graph_id=name, compile_id="0/0", phase="inference", name=name, op_count=1) for name in "fg")
-    assert overview_of(Capture(graphs=after_a_reset)).graph_count == 2
-    assert overview_of(Capture(graphs=(Graph(graph_id="g", compile_id="0/0", phase="backward", op_count=0),))).graph_count == 1
+    assert compilation_count(Capture(graphs=after_a_reset).graphs) == 2
+    assert compilation_count(Capture(graphs=(Graph(graph_id="g", compile_id="0/0", phase="backward", op_count=0),)).graphs) == 1
 
 
 def test_breaks_are_ranked_by_cost_then_by_occurrences() -> None:
@@ -35,9 +37,9 @@ def test_breaks_are_ranked_by_cost_then_by_occurrences() -> None:
         Break(break_id="often", reason="", occurrences=5),
         Break(break_id="dear", reason="", cost_ns=9),
     )
-    overview = overview_of(Capture(breaks=breaks))
-    assert [item.break_id for item in overview.breaks] == ["dear", "often", "once"]
-    assert overview.break_occurrences == 7
+    found = Capture(breaks=breaks)
+    assert [item.break_id for item in costliest_breaks(found)] == ["dear", "often", "once"]
+    assert break_occurrences(found) == 7
 
 
 def staying(node: str, total_ns: int = 0, **changes: Any) -> Fallback:  # noqa: ANN401 - fields have types of their own
@@ -63,7 +65,7 @@ def test_fallbacks_without_a_user_line_name_their_module() -> None:
     capture = Capture(fallbacks=tuple(map(staying, "abc")), nodes=tuple(node(name, **module) for name, module in modules.items()))
     assert fallback_groups(capture)[0].module == "layers.1 (GELU)"
     assert fallback_groups(replace(capture, fallbacks=capture.fallbacks[2:]))[0].module == "layers.2"
-    assert overview_of(capture).problems[:3][0].module == "layers.1 (GELU)"
+    assert problems_of(capture)[:3][0].module == "layers.1 (GELU)"
 
 
 def test_fallbacks_of_replaced_graphs_keep_their_time_but_are_not_counted() -> None:
@@ -84,21 +86,21 @@ def test_graph_rows_say_which_version_is_current() -> None:
 
 def test_looks_name_one_of_each_kind_first() -> None:
     capture = SAMPLES["demo_like"]
-    looks = overview_of(replace(capture, breaks=capture.breaks * 3)).problems[:3]
+    looks = problems_of(replace(capture, breaks=capture.breaks * 3))[:3]
     assert [look.kind for look in looks] == ["break", "fallback", "recompile"]
     assert looks[1].gain_ns == 12_000
     uncalled = replace(capture, sessions=(), runs=(), fallbacks=tuple(replace(row, calls=0, total_ns=0) for row in capture.fallbacks))
-    assert [look.gain_ns for look in overview_of(uncalled).problems[:3]] == [None] * 3, "no time was measured"
+    assert [look.gain_ns for look in problems_of(uncalled)[:3]] == [None] * 3, "no time was measured"
     free, cheap = (Break(break_id="b0", reason="why", file="m.py", line=7, overhead_ns=ns) for ns in (0, 5))
-    assert [len(overview_of(Capture(breaks=(item,))).problems[:3]) for item in (free, cheap)] == [0, 1]
+    assert [len(problems_of(Capture(breaks=(item,)))[:3]) for item in (free, cheap)] == [0, 1]
 
 
 def test_what_the_lens_reports_and_functions_that_pytorch_gave_up_come_first() -> None:
-    (look,) = overview_of(SAMPLES["training"]).problems[:3]
+    (look,) = problems_of(SAMPLES["training"])[:3]
     assert (look.kind, look.title, look.line) == ("finding", "the break listener failed", 5), "mere facts are left out"
     capture = SAMPLES["demo_like"]
     limit = replace(capture.breaks[0], break_id="b9", reason="Dynamo recompile limit exceeded", line=60)
-    looks = overview_of(replace(capture, breaks=(*capture.breaks, limit))).problems[:3]
+    looks = problems_of(replace(capture, breaks=(*capture.breaks, limit)))[:3]
     assert [look.title for look in looks[:2]] == [limit.reason, capture.breaks[0].reason]
 
 
@@ -106,12 +108,12 @@ def test_what_the_lens_reports_and_functions_that_pytorch_gave_up_come_first() -
 def test_a_function_compiled_again_and_again_is_before_breaks(count: int, first: str) -> None:
     capture = SAMPLES["demo_like"]
     again = tuple(replace(capture.recompiles[0], compile_id=f"9/{number}", dynamo_ns=5_000_000) for number in range(count))
-    overview = overview_of(replace(capture, recompiles=again))
-    looks = {look.kind: look for look in overview.problems[:3]}
+    found = replace(capture, recompiles=again)
+    looks = {look.kind: look for look in problems_of(found)[:3]}
     assert next(iter(looks)) == first
     assert looks["recompile"].recompile_ns == count * 5_000_000
-    assert overview.compile_ns == overview_of(capture).compile_ns + count * 5_000_000
-    assert sum(phase.total_ns for phase in overview.phases) == overview.compile_ns
+    assert compile_total_ns(found) == compile_total_ns(capture) + count * 5_000_000
+    assert sum(phase.total_ns for phase in compile_phases(found)) == compile_total_ns(found)
 
 
 def warned(rule: str, line: int = 3, gain: int | None = None) -> Finding:
@@ -120,8 +122,8 @@ def warned(rule: str, line: int = 3, gain: int | None = None) -> Finding:
 
 def test_what_follows_from_another_look_is_none() -> None:
     wrong = Capture(graphs=(graph(coverage=0.5),), findings=(warned("call_differs", 1), warned("numbers_differ", 2)))
-    assert [look.title for look in overview_of(wrong).problems] == ["numbers_differ"]
-    assert [look.title for look in overview_of(replace(wrong, findings=wrong.findings[:1])).problems] == ["call_differs"]
+    assert [look.title for look in problems_of(wrong)] == ["numbers_differ"]
+    assert [look.title for look in problems_of(replace(wrong, findings=wrong.findings[:1]))] == ["call_differs"]
 
 
 def measured(*rows: Fallback, findings: tuple[Finding, ...] = ()) -> Capture:
@@ -137,11 +139,11 @@ KEPT = fallback(target="aten.a.default", reason_code="policy", reason="it is fas
 def test_what_no_measured_call_ran_is_no_look() -> None:
     unused = replace(KEPT, reason_code="no_converter", calls=0)
     ran = replace(unused, node="m", target="aten.b.default", calls=9, total_ns=9 * 50_000)
-    assert [look.title for look in overview_of(measured(unused, ran)).problems[:3]] == ["aten.b.default"]
+    assert [look.title for look in problems_of(measured(unused, ran))[:3]] == ["aten.b.default"]
 
 
 def test_what_stays_on_purpose_is_no_look_whatever_it_takes_since_nobody_can_change_it() -> None:
-    assert overview_of(measured(replace(KEPT, total_ns=9 * 500_000))).problems[:3] == ()
+    assert problems_of(measured(replace(KEPT, total_ns=9 * 500_000)))[:3] == ()
 
 
 @pytest.mark.parametrize(
@@ -156,27 +158,27 @@ def test_what_stays_on_purpose_is_no_look_whatever_it_takes_since_nobody_can_cha
 def test_a_graph_that_is_slower_for_what_stays_in_pytorch_is_one_look(row: dict[str, Any], gain: int, subjects: list[str]) -> None:
     staying = fallback(calls=9, file=FILE, line=48, **row)
     slower = replace(warned("slower_than_torch", gain=gain), subject="g0", file=FILE, line=48)
-    looks = overview_of(measured(staying, findings=(slower,))).problems[:3]
+    looks = problems_of(measured(staying, findings=(slower,)))[:3]
     assert [look.kind for look in looks] == subjects
 
 
 def test_that_nothing_runs_is_under_computing_in_float64() -> None:
     capture = SAMPLES["nothing_runs"]
     wide = tuple(node(row.node, dtype="float64", bytes=8, partition_id=None) for row in capture.fallbacks)
-    first, *_ = overview_of(replace(capture, nodes=wide)).problems[:3]
+    first, *_ = problems_of(replace(capture, nodes=wide))[:3]
     assert (first.rule, [look.kind for look in first.consequences]) == ("float64_nodes", ["nothing_runs"])
 
 
 def test_a_graph_compiled_for_training_in_vain_comes_before_what_it_makes_slow() -> None:
     capture = measured(findings=(warned("slower_than_torch", gain=300_000), warned("training_forward"), warned("numbers_differ")))
-    assert [look.kind for look in overview_of(capture).problems[:3]] == ["finding", "for_training", "slower"]
+    assert [look.kind for look in problems_of(capture)[:3]] == ["finding", "for_training", "slower"]
 
 
 def test_what_one_change_mends_is_one_look() -> None:
     breaks = [Break(break_id=f"b{n}", reason=f"why {n}", file="m.py", line=7, occurrences=2, overhead_ns=10 * n) for n in (1, 2)]
     elsewhere = Break(break_id="b3", reason="why 1", file="m.py", line=8, occurrences=1, overhead_ns=5)
     again = [Recompile(compile_id=f"0/{n}", guard=f"len(layers[{n}]) == {n}", reason="r", file="m.py", line=9) for n in (1, 2, 3)]
-    looks = overview_of(Capture(breaks=(*breaks, elsewhere), recompiles=tuple(again))).problems[:3]
+    looks = problems_of(Capture(breaks=(*breaks, elsewhere), recompiles=tuple(again)))[:3]
     assert [(look.kind, look.line, look.count, look.gain_ns) for look in looks] == [
         ("break", 7, 4, 30),
         ("recompile", 9, 3, None),
@@ -187,8 +189,8 @@ def test_what_one_change_mends_is_one_look() -> None:
 def test_a_recompile_for_size_one_is_no_look() -> None:
     guard = "tensor 'x' size mismatch at index 1"
     expected = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("7", "1"))
-    assert overview_of(Capture(recompiles=(expected,))).problems[:3] == ()
-    assert len(overview_of(Capture(recompiles=(replace(expected, values=("7", "5")),))).problems[:3]) == 1
+    assert problems_of(Capture(recompiles=(expected,)))[:3] == ()
+    assert len(problems_of(Capture(recompiles=(replace(expected, values=("7", "5")),)))[:3]) == 1
 
 
 BFLOAT16 = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
@@ -220,11 +222,11 @@ def costing(plain: int) -> Capture:
 
 
 def test_looks_explain_once_why_much_or_all_stays_in_pytorch() -> None:
-    (look,) = overview_of(kept("aten.mul", "aten.tanh.default", "aten.mm.default")).problems[:3]
+    (look,) = problems_of(kept("aten.mul", "aten.tanh.default", "aten.mm.default"))[:3]
     assert (look.kind, look.count) == ("fallback", 3)
-    (look,) = overview_of(SAMPLES["nothing_runs"]).problems[:3]
+    (look,) = problems_of(SAMPLES["nothing_runs"])[:3]
     assert (look.kind, look.title, look.count, look.gain_ns) == ("nothing_runs", "aten.histc.default", 2, None)
-    assert [overview_of(SAMPLES[name]).problems[:3] for name in ("empty", "whole", "foreign", "no_compute")] == [()] * 4
+    assert [problems_of(SAMPLES[name])[:3] for name in ("empty", "whole", "foreign", "no_compute")] == [()] * 4
 
 
 @pytest.mark.parametrize(
@@ -245,15 +247,15 @@ def test_what_has_a_price_is_ranked_by_it_where_a_call_was_measured(break_ns: in
         recompiles=(Recompile(compile_id="0/1", guard="n == 2", reason="n == 2", advice="Pass a tensor"),),
         ledger=ledger(residual=100) if is_measured else ledger(run=100),
     )
-    assert [look.kind for look in overview_of(capture).problems[:3]] == order
+    assert [look.kind for look in problems_of(capture)[:3]] == order
 
 
 def test_a_recompile_names_the_line_that_reads_what_changed() -> None:
     reason = f'0/0: self.seen == 1\nUser stack trace:\n  File "/lib/x.py", line 3, in g\n  File "{FILE}", line 9, in f\n    if self.seen:'
     made = Recompile(compile_id="0/1", of_compile_id="0/0", function="f", file=FILE, line=7, guard="self.seen == 1", reason=reason)
-    (look,) = overview_of(Capture(recompiles=(made,))).problems[:3]
+    (look,) = problems_of(Capture(recompiles=(made,)))[:3]
     assert (look.kind, look.file, look.line) == ("recompile", FILE, 9)
-    (bare,) = overview_of(Capture(recompiles=(replace(made, reason="0/0: self.seen == 1"),))).problems[:3]
+    (bare,) = problems_of(Capture(recompiles=(replace(made, reason="0/0: self.seen == 1"),)))[:3]
     assert bare.line == 7
 
 
@@ -263,7 +265,7 @@ BETWEEN_GRAPHS = Capture(breaks=(CHEAP, DEAR), ledger=ledger("g", run=1_000_000,
 
 
 def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
-    first, second = overview_of(BETWEEN_GRAPHS).problems[:3]
+    first, second = problems_of(BETWEEN_GRAPHS)[:3]
     assert (first.line, first.gain_ns, first.own_code_ns) == (4, 20_000, 880_000)
     assert (second.line, second.own_code_ns) == (5, 10_000)
 
@@ -272,7 +274,7 @@ def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
 def test_a_cause_that_has_a_price_comes_before_what_the_call_loses_besides(price: int, order: list[str]) -> None:
     broken = Break(break_id="b0", reason="why", file=FILE, line=4, cost_ns=price, overhead_ns=price)
     capture = replace(measured(findings=(warned("slower_call", gain=99_000),)), breaks=(broken,))
-    assert [look.kind for look in overview_of(capture).problems[:3]] == order
+    assert [look.kind for look in problems_of(capture)[:3]] == order
 
 
 SPLITTING = replace(
@@ -282,9 +284,9 @@ SPLITTING = replace(
 
 
 def test_an_operator_that_splits_a_graph_costs_more_than_its_own_time() -> None:
-    (group,) = overview_of(SPLITTING).fallbacks
-    assert (group.ns_per_call, group.splitting_ns) == (8_000, 20_000)  # half of what crossing both takes
-    (whole,) = overview_of(replace(SPLITTING, partitions=SPLITTING.partitions[:1], sessions=SPLITTING.sessions[:1])).fallbacks
+    (group,) = fallback_groups(SPLITTING)
+    assert (group.call_ns, group.splitting_ns) == (8_000, 20_000)  # half of what crossing both takes
+    (whole,) = fallback_groups(replace(SPLITTING, partitions=SPLITTING.partitions[:1], sessions=SPLITTING.sessions[:1]))
     assert whole.splitting_ns == 0, "it splits nothing"
 
 
@@ -325,7 +327,7 @@ WORDED: tuple[Capture, ...] = (
 
 def test_onnx_runtime_has_its_share_of_the_time_that_a_device_is_waited_for() -> None:
     def share(**ns: int) -> float | None:
-        return ort_share(overview_of(Capture(graphs=(graph(),), ledger=ledger(guards=10, bind=0, output=0, residual=10, **ns))))
+        return ort_share(Capture(graphs=(graph(),), ledger=ledger(guards=10, bind=0, output=0, residual=10, **ns)))
 
     assert share(run=60, eager=20) == pytest.approx(0.6)
     assert share(run=30, eager=10, wait=40) == pytest.approx(0.6)

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.ranks import merged, rank_rows, ranks_of
+from ortlens.analysis.timing import call_time, call_times
 from ortlens.errors import UsageError
 from ortlens.trace import store
 from ortlens.trace.facts import facts_of
@@ -68,10 +70,10 @@ def test_records_and_ids_of_all_ranks() -> None:
 
 
 def test_a_call_is_not_longer_for_being_recorded_on_two_ranks() -> None:
-    alone, both = overview_of(one(0)), overview_of(merged([one(0), one(1)]))
-    assert [call.total_ns for call in both.calls] == [alone.call.total_ns] * 2
+    both = merged([one(0), one(1)])
+    assert [call.total_ns for call in call_times(both)] == [call_time(one(0)).total_ns] * 2
     timed = merged([replace(one(rank), ledger=ledger(run=80, residual=20)) for rank in (0, 1)])
-    totals = overview_of(timed).ledger
+    totals = ledger_totals(timed)
     assert totals is not None
     assert totals.total_ns == 100
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.answers.overview import overview_of
-from ortlens.analysis.problems.stream import RULES, findings_of
+from ortlens.analysis.problems.stream import RULES, findings_of, problems_of
 from ortlens.trace.schema import TABLES
 from tests.recorded import FILES, recorded
 from tests.unit.analysis import test_findings_rules
@@ -43,7 +42,7 @@ OPTION = re.compile(r'options=\{"(\w+)": (.+)\}\)$|^(torch\.[\w.]+) = (.+)$')
 def advice_of(capture: Capture) -> Iterator[str]:
     """What the rules and the list of actions tell to do."""
     yield from (finding.mitigation for finding in findings_of(capture) if finding.rule in RULES)
-    yield from (look.mitigation for look in overview_of(capture).problems)
+    yield from (look.mitigation for look in problems_of(capture))
 
 
 def void_references(capture: Capture) -> Iterator[tuple[str, str]]:
@@ -60,7 +59,7 @@ def settings_of(capture: Capture) -> dict[str, set[str]]:
     found = defaultdict[str, set[str]](set)
     entries: Iterable[tuple[str, ...]] = (
         *(finding.settings for finding in findings_of(capture)),
-        *(look.settings for look in overview_of(capture).problems),
+        *(look.settings for look in problems_of(capture)),
     )
     for line in (line for settings in entries for line in settings):
         if (match := OPTION.search(line)) is not None:

@@ -12,7 +12,7 @@ from ortlens.analysis.answers.check import Limits, verdicts_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.compare.kernels import kernel_times
 from ortlens.analysis.compare.side_by_side import panes
-from ortlens.views.comparison_text import kernel_words
+from ortlens.views.comparison_screen import kernel_words
 from tests.recorded import recorded
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def test_kernels_and_operators_of_a_line_add_up() -> None:
     assert (first.line, first.ns, first.is_torch, first.source) == (7, 600, False, "  y = x.sort()")
     assert first.share == pytest.approx(0.6)
     assert (second.line, second.ns, second.is_torch, second.source) == (9, 200, True, None)
-    assert 8 not in {line.line for line in slow_lines(capture(), limit=9)}, "it takes little"
+    assert 8 not in {line.line for line in slow_lines(capture())}, "it takes little"
     assert slow_lines(replace(capture(), ledger=())) == slow_lines(replace(capture(), kernels=())) == (), "a line may have no time there"
 
 

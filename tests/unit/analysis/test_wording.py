@@ -7,8 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.problems.stream import problems_of
 from ortlens.views.sentences import numbers_sentence, partitions_sentence, problem_sentence, recompiles_sentence, wrong_sentence
 from ortlens.views.tiles import tiles_of
 from ortlens.views.time_sentences import call_sentences, generation_sentences, ledger_sentence
@@ -52,16 +52,16 @@ def advised() -> Iterator[str]:
 
 def overviews() -> Iterator[str]:
     for capture in (*test_overview.WORDED, test_generation.past_the_limit()):
-        yield from (f"look at {look.kind}: {problem_sentence(look)}" for look in overview_of(capture).problems[:3])
-    for overview in map(overview_of, test_generation.WORDED):
-        said = (partitions_sentence(overview), recompiles_sentence(overview), *generation_sentences(overview))
+        yield from (f"look at {look.kind}: {problem_sentence(look)}" for look in problems_of(capture)[:3])
+    for capture in test_generation.WORDED:
+        said = (partitions_sentence(capture), recompiles_sentence(capture), *generation_sentences(capture))
         yield f"generation: {' | '.join(said)}"
-    yield f"time of a call: {ledger_sentence(overview_of(test_generation.AROUND))}"
-    yield from (f"time per call: {said}" for said in call_sentences(overview_of(test_timing.two_functions())))
+    yield f"time of a call: {ledger_sentence(test_generation.AROUND)}"
+    yield from (f"time per call: {said}" for said in call_sentences(test_timing.two_functions()))
     for capture in test_numbers.WORDED:
         numbers = numbers_of(capture)
         assert numbers is not None
-        yield f"numbers: {numbers_sentence(numbers)} | {wrong_sentence(numbers)} | {tiles_of(capture, overview_of(capture))[-1].detail}"
+        yield f"numbers: {numbers_sentence(numbers)} | {wrong_sentence(numbers)} | {tiles_of(capture)[-1].detail}"
 
 
 def test_sentences_are_those_of_the_file() -> None:

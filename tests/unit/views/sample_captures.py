@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ortlens.analysis.answers.overview import Overview, overview_of
 from ortlens.analysis.problems.advice import advised
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import (
@@ -253,12 +251,6 @@ SAMPLES = {
     "measured": measured(),
     "told": told(),
 }
-
-
-@cache
-def overview(name: str) -> Overview:
-    """The overview of a sample, made once: that of the huge one takes a second."""
-    return overview_of(SAMPLES[name])
 
 
 def captured(name: str) -> Capture:

@@ -10,17 +10,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.problems.advice import settings_of_hint
 from ortlens.analysis.problems.catalogue import advise, option_lines, remedy
 from ortlens.analysis.problems.rewrites import line_after
+from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
 from ortlens.units import time_from_ns
 from ortlens.views.actions import action_facts
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.payload import overview_facts, verdict_sentence
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.sentences import verdict_sentence
 from tests.facts import head
 from tests.recorded import FILES, recorded
 from tests.unit.views.sample_captures import SAMPLES, captured
@@ -30,17 +31,17 @@ TWELVE, SPLIT, DRY = map(recorded, ("twelve", "split", "dry"))
 
 
 def facts(capture: Capture) -> list[dict[str, Any]]:
-    return list(action_facts(capture, overview_of(capture)))
+    return list(action_facts(capture))
 
 
 @pytest.mark.parametrize("name", [name for name in (*SAMPLES, *FILES) if name != "huge"])  # whose findings are all the same
 def test_the_first_actions_are_what_to_look_at_first(name: str) -> None:
-    capture, overview = captured(name), overview_of(captured(name))
-    keys = [(action.kind, action.title, action.file, action.line) for action in overview.problems]
+    capture = captured(name)
+    keys = [(action.kind, action.title, action.file, action.line) for action in problems_of(capture)]
     assert len(keys) == len(set(keys))
-    shown = overview_facts(overview, capture)
+    shown = payload_from_capture(capture)["overview"]
     assert shown["verdict"]
-    assert len(shown["gains"]) == len(overview.findings)
+    assert len(shown["gains"]) == len(findings_of(capture))
     assert [item["sentence"] for item in shown["actions"][:3]] == [item["sentence"] for item in shown["looks"]]
 
 
@@ -85,7 +86,7 @@ def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -
     for target, item in zip(("prims.bessel_j0.default", "aten.mode.default"), items, strict=False):
         spent = sum(row.call_ns or 0 for row in TWELVE.fallbacks if row.target == target)
         assert item["gain"] == f"takes {time_from_ns(spent)} per call in PyTorch"
-    looks = [look for look in overview_of(TWELVE).problems if look.gain_ns]
+    looks = [look for look in problems_of(TWELVE) if look.gain_ns]
     ns = [(look.gain_ns or 0) + look.own_code_ns + look.splitting_ns for look in looks]
     assert ns == sorted(ns, reverse=True)
     assert len(items) == 7
@@ -179,4 +180,4 @@ def test_a_finding_says_why_it_matters_and_not_its_title_again() -> None:
 
 def test_the_headline_of_an_uncompiled_function_is_a_sentence() -> None:
     broken = Capture(breaks=(Break(break_id="b0", reason="r"),))
-    assert "could not compile" in verdict_sentence(overview_of(broken), broken)
+    assert "could not compile" in verdict_sentence(broken)

@@ -36,7 +36,7 @@ def test_two_captures_of_one_program(capsys: pytest.CaptureFixture[str]) -> None
     assert str(comparison.times.before_ns.dtype) == "Int64"
     assert set(comparison.operators.match) == {"exact"}
     assert cli.main(["compare", PLAIN, str(COMPARED / "plain3.ortlens")]) == 0
-    assert capsys.readouterr().out.splitlines()[2] == "Verdict       No difference outside the noise"
+    assert capsys.readouterr().out.splitlines()[2] == "Verdict           No difference outside the noise"
 
 
 def test_a_slower_partition_comes_first(capsys: pytest.CaptureFixture[str]) -> None:

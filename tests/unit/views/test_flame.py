@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.timing import compile_total_ns
 from ortlens.errors import UsageError
 from ortlens.trace.records import Capture
 from ortlens.units import time_from_ns
@@ -17,7 +18,7 @@ from ortlens.views.flame import KINDS, Flame, Frame, flame_of, packed_flame
 from ortlens.views.flame_svg import flame_svg
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, ledger, node, partition, session
-from tests.unit.views.sample_captures import SAMPLES, captured, overview
+from tests.unit.views.sample_captures import SAMPLES, captured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +38,7 @@ def of_kind(flame: Flame, kind: str) -> list[Frame]:
 def test_frames_fill_what_is_around_them_and_no_more(name: str) -> None:
     capture = captured(name)
     flame = flame_of(capture)
-    ledger = (overview(name) if name in SAMPLES else overview_of(capture)).ledger
+    ledger = ledger_totals(capture)
     if ledger is not None:
         assert flame.root.ns == ledger.total_ns
         assert flame.root.width == pytest.approx(flame.root.ns, abs=10)
@@ -80,7 +81,7 @@ def test_every_frame_says_what_its_record_says(name: str) -> None:
         row = next(item for item in capture.fallbacks if (item.graph_id, item.node) == (node.graph_id, node.node))
         assert row.call_ns is None or frame.ns in (row.call_ns, 0)
     assert all(capture.nodes[frame.ref].partition_id for frame in of_kind(flame, "ort"))
-    assert sum(frame.ns for frame in of_kind(flame, "phase")) == overview_of(capture).compile_ns
+    assert sum(frame.ns for frame in of_kind(flame, "phase")) == compile_total_ns(capture)
 
 
 def test_a_graph_break_is_a_slab_between_the_graphs_that_it_parts() -> None:

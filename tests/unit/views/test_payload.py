@@ -137,7 +137,7 @@ def test_the_verdict_states_partitions_breaks_and_correctness() -> None:
 
 def test_what_to_look_at_first_can_be_selected() -> None:
     facts = payload_from_capture(recorded("pieces"))["overview"]
-    kinds = [(look["subject"], look["id"].partition(":")[0]) for look in facts["looks"]]
+    kinds = [(action["subject"], look["id"].partition(":")[0]) for look, action in zip(facts["looks"], facts["actions"], strict=False)]
     assert len(kinds) == 3
     assert set(kinds) <= {("break", "break"), ("fallback", "line"), ("recompile", "recompile"), ("slower", "finding")}
     demo = SAMPLES["demo_like"]

@@ -16,12 +16,12 @@ import ortlens
 from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.views.comparison import comparison_html
-from ortlens.views.comparison_text import comparison_text
+from ortlens.views.comparison_screen import comparison_screen
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report import report_page
 from ortlens.views.survey_page import survey_page
-from ortlens.views.text import summary
+from ortlens.views.text import screen_text, summary
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, rich
 
@@ -66,7 +66,7 @@ def summaries() -> str:
 def comparison() -> str:
     """Two recordings of one program: times are compared where enough calls were recorded."""
     found = compared(*map(recorded, ("before", "after")))
-    return f"{comparison_text(found)}\n\n{words(comparison_html(found))}"
+    return f"{screen_text(comparison_screen(found))}\n\n{words(comparison_html(found))}"
 
 
 def survey() -> str:

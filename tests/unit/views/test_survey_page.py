@@ -65,5 +65,5 @@ def test_columns_without_content_are_left_out(tmp_path: Path) -> None:
     page = survey_page(rows, lambda _: None, title="Mine", folder=tmp_path)
     assert 'data-label="options"' not in page
     assert 'data-label="backend"' not in page
-    assert 'data-label="max error"' in page
+    assert 'data-label="max_abs"' in page
     assert survey_page([], lambda _: None, title="None", folder=tmp_path).startswith("<!doctype html>")

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.answers.overview import overview_of
-from ortlens.analysis.speed import loss_of_call
+from ortlens.analysis.speed import call_pace, loss_of_call
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Numeric
 from ortlens.views.tiles import Tile, tiles_of
 from ortlens.views.time_sentences import against_sentence
 from tests.facts import head
 from tests.recorded import recorded
-from tests.unit.views.sample_captures import SAMPLES, overview
+from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -24,7 +23,7 @@ SPLIT, DRY, TWELVE, LLAMA, PIECES = map(recorded, ("split", "dry", "twelve", "ll
 
 
 def tiles(capture: Capture) -> dict[str, Tile]:
-    return {tile.name: tile for tile in tiles_of(capture, overview_of(capture))}
+    return {tile.name: tile for tile in tiles_of(capture)}
 
 
 def timed(ns: int, **facts: str) -> Capture:
@@ -53,12 +52,12 @@ def test_a_busy_machine_is_told_beside_the_speed() -> None:
 
 def test_where_passes_disagree_no_side_is_said() -> None:
     capture = timed(20_366, turns_low="0.7", turns_high="1.6")
-    speed, overview = tiles(capture)["speed"], overview_of(capture)
+    speed = tiles(capture)["speed"]
     assert (speed.state, speed.word) == ("unknown", "uncertain")
-    assert not any("times as fast" in words or "as long as" in words for words in (speed.detail, against_sentence(overview)))
+    assert not any("times as fast" in words or "as long as" in words for words in (speed.detail, against_sentence(capture)))
     assert "0.70 to 1.60" in speed.detail
-    assert "0.70 to 1.60" in against_sentence(overview)
-    assert loss_of_call(overview.pace) is None
+    assert "0.70 to 1.60" in against_sentence(capture)
+    assert loss_of_call(call_pace(capture)) is None
 
 
 def test_a_speed_for_which_threads_waited_is_uncertain() -> None:
@@ -141,7 +140,7 @@ def test_what_was_compared_in_part_is_not_green() -> None:
 
 @pytest.mark.parametrize("name", ["empty", "foreign", "no_compute", "nothing_runs", "hostile", "huge"])
 def test_there_are_always_four(name: str) -> None:
-    found = {tile.name: tile for tile in tiles_of(SAMPLES[name], overview(name))}
+    found = {tile.name: tile for tile in tiles_of(SAMPLES[name])}
     assert list(found) == ["speed", "time", "splits", "correct"]
     assert all(tile.word and tile.detail for tile in found.values())
     assert found["correct"].state == "unknown"
