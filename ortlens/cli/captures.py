@@ -118,7 +118,8 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _table(capture: Capture, options: argparse.Namespace) -> str:
-    from ortlens.views.table import csv_from_rows, records_of, rows_of, table
+    from ortlens.analysis.problems.stream import records_of
+    from ortlens.views.table import csv_from_rows, rows_of, table
 
     if not options.json and not options.csv:
         return table(records_of(capture, options.table), width=None if options.wide else width(), limit=options.rows or None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -22,14 +21,14 @@ from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.advice import advised
-from ortlens.analysis.problems.stream import findings_of
+from ortlens.analysis.problems.stream import finding_records
 from ortlens.analysis.ranks import merged
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.errors import CheckFailed, OptionalDependencyError, UsageError
 from ortlens.trace import store
 from ortlens.trace.records import Capture
-from ortlens.trace.schema import frame_from_capture, frame_from_records, table_from_record
+from ortlens.trace.schema import TABLES, frame_from_capture, frame_from_records, table_from_record
 from ortlens.units import counted, percent
 from ortlens.views.actions import ActionRow, action_rows
 from ortlens.views.comparison import Comparison
@@ -129,8 +128,7 @@ class CaptureView(ABC):
     @property
     def findings(self) -> pd.DataFrame:
         """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
-        capture = self.captured()
-        return frame_from_capture(replace(capture, findings=findings_of(capture)), "findings")
+        return frame_from_records(TABLES["findings"], finding_records(self.captured()))
 
     @property
     def actions(self) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.onnx_model import onnx_facts
-from ortlens.analysis.problems.stream import finding_records, findings_of, problems_of
+from ortlens.analysis.problems.stream import findings_of, problems_of, records_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.speed import is_busy
@@ -74,7 +74,7 @@ def payload_from_capture(capture: Capture, *, redact: bool = False, hints: Hints
 def payload_from_screen(screen: Screen, shown: Capture, *, redacted: bool, hints: Hints) -> dict[str, Any]:
     """Return the payload of a capture, with the screen that was made of it; `redacted` only tells the explorer that it was redacted."""
     texts = Texts()
-    records = {name: finding_records(shown) if name == "findings" else getattr(shown, name) for name in TABLES}
+    records = {name: records_of(shown, name) for name in TABLES}
     kept = {name: _kept(name, rows) for name, rows in records.items()}
     tables = {name: packed_table(table, kept[name], len(records[name]), texts) for name, table in TABLES.items()}
     if found := roofs(shown):
@@ -102,7 +102,7 @@ def packed_payload(data: dict[str, Any]) -> bytes:
     return gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), compresslevel=_LEVEL, mtime=0)
 
 
-def _kept(name: str, records: tuple[Any, ...]) -> Sequence[Any]:
+def _kept(name: str, records: Sequence[Any]) -> Sequence[Any]:
     if name == "runs":
         return sorted(records, key=lambda run: run.start_ns)[-MAX_RUNS:]
     return records[:MAX_ROWS]

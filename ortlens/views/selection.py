@@ -6,9 +6,9 @@ import json
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.problems.stream import findings_of
+from ortlens.analysis.problems.stream import findings_of, records_of
 from ortlens.errors import UsageError
 from ortlens.trace.schema import TABLES
 from ortlens.views.payload import MAX_ROWS, MAX_RUNS
@@ -82,8 +82,7 @@ class Selectable:
 
     @cached_property
     def _lines(self) -> dict[str, None]:
-        tables = {name: getattr(self._capture, name)[:MAX_ROWS] for name in TABLES} | {"findings": findings_of(self._capture)}
-        rows = (row for name in TABLES for row in tables[name] if getattr(row, "file", None))
+        rows: Iterator[Any] = (row for name in TABLES for row in records_of(self._capture, name)[:MAX_ROWS] if getattr(row, "file", None))
         return dict.fromkeys(f"line:{row.file}:{'null' if row.line is None else row.line}" for row in rows)  # as JavaScript says it
 
     def _ids(self, kind: str) -> dict[str, None]:

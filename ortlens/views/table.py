@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ortlens.trace.codec import Json
-    from ortlens.trace.records import Capture, Record
+    from ortlens.trace.records import Capture
 
 MAX_ROWS = 12  # of a table in a notebook: as many as anyone reads. The explorer and the frames have all
 MAX_BYTES = 7_500  # of the rows of one table in a notebook; six tables and the frame stay below 60 kB
@@ -217,16 +217,9 @@ def _omissions(rows: int, columns: Sequence[str]) -> list[str]:
     return notes
 
 
-def records_of(capture: Capture, table: str) -> Sequence[Record]:
-    """Look up the records of a table; of `findings`, those of the rules too."""
-    from ortlens.analysis.problems.stream import findings_of
-
-    records: Sequence[Record] = findings_of(capture) if table == "findings" else getattr(capture, table)
-    return records
-
-
 def rows_of(capture: Capture, table: str) -> list[dict[str, Json]]:
     """Return a table as plain data, with a mapping per row in the order of the columns."""
+    from ortlens.analysis.problems.stream import records_of
     from ortlens.trace.codec import row_from_record
 
     return [row_from_record(TABLES[table], record) for record in records_of(capture, table)]

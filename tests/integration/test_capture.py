@@ -13,23 +13,12 @@ from torch import nn
 
 from ortlens import Lens, OrtBackend, UsageError, capture, explain
 from ortlens.backend.api import ortlens_backend
+from tests.integration.test_lens import broken, other
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 X = torch.linspace(-1, 1, 6)
-
-
-def broken(x: torch.Tensor) -> torch.Tensor:
-    x = x.sin()
-    torch._dynamo.graph_break()
-    return x.cos()
-
-
-def other(x: torch.Tensor) -> torch.Tensor:
-    x = x * 3
-    torch._dynamo.graph_break()
-    return x.tan() + 1
 
 
 def run(function: Any, backend: Any = "ortlens") -> None:

@@ -58,6 +58,12 @@ def test_show_prints_the_overview(saved: str, capsys: pytest.CaptureFixture[str]
     assert (overview["graph_count"], overview["coverage"]["verdict"], len(overview["breaks"])) == (3, "part", 1)
 
 
+def test_findings_are_shown_with_their_own_columns_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = str(store.save(SAMPLES["training"], tmp_path / "training.ortlens"))
+    heads = shown(capsys, saved, "--table", "findings", "--wide").split("\n")[0].split()
+    assert {*heads} <= {"gain", "place", *(column.name for column in TABLES["findings"].columns)}
+
+
 def test_show_prints_every_table_in_every_form(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name, about in TABLES.items():
         records, columns = getattr(SAMPLES["demo_like"], name), [column.name for column in about.columns]
