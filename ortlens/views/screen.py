@@ -101,10 +101,6 @@ class Screen:
     answers: tuple[Answer, ...] = ()
     tables: tuple[ShownTable, ...] = ()
 
-    def answer(self, name: str) -> tuple[str, ...]:
-        """Return the sentences of one answer; none where there is no such answer."""
-        return next((answer.said for answer in self.answers if answer.name == name), ())
-
 
 def capture_screen(capture: Capture, hints: Hints = SAVED) -> Screen:
     """Say what there is to say of any capture: of a program, an ONNX model or a running session."""

@@ -25,6 +25,7 @@ import ortlens
 from ortlens import ConversionError, Lens, UsageError
 from ortlens.backend.deploy import export as deploy_export
 from tests.integration.small_models import SMALL_MODELS
+from tests.integration.test_lens import broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -303,12 +304,6 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_strangers(
             shutil.rmtree(file) if file.is_dir() else file.unlink()
     assert ended
     assert absent == 3
-
-
-def broken(x: torch.Tensor) -> torch.Tensor:
-    x = x.sin()
-    torch._dynamo.graph_break()
-    return x.cos()
 
 
 REFUSED: dict[str, tuple[Callable[[], Lens], str]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 
@@ -39,19 +40,27 @@ MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that 
 
 def dead_code(*paths: Path) -> list[str]:
     """Find code that nothing uses."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for path in paths for file in _python_files(path)]
-    seen_elsewhere = {name for tree in trees for name in (*_dataclass_fields(tree), *_attributes_set_on_others(tree))}
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for path in paths for file in _python_files(path)}
+    seen_elsewhere = {name for tree in trees.values() for name in (*_dataclass_fields(tree), *_attributes_set_on_others(tree))}
     names = [*PROTOCOL_NAMES, *_entry_point_names(), *sorted(seen_elsewhere)]
     finder = Vulture(
         ignore_names=names,
         ignore_decorators=["@pytest.fixture*", "@traitlets.*", "@kind", "@changed", "@torch_op", "@plant", "@graph_plant"],
     )
     finder.scavenge([str(path) for path in paths])
-    return [item.get_report() for item in finder.get_unused_code(min_confidence=MIN_CONFIDENCE)]
+    found = [item.get_report() for item in finder.get_unused_code(min_confidence=MIN_CONFIDENCE)]
+    return found + [f"{file}: unread private variable '{name}'" for file, tree in trees.items() for name in _unread_private(tree)]
 
 
 def _python_files(path: Path) -> list[Path]:
     return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def _unread_private(tree: ast.Module) -> list[str]:
+    """Find private variables of a module that it never reads, which vulture passes over."""
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    targets = (target for node in tree.body for target in getattr(node, "targets", [getattr(node, "target", None)]))
+    return [item.id for item in targets if isinstance(item, ast.Name) and re.match("_[^_]", item.id) and item.id not in read]
 
 
 def _dataclass_fields(tree: ast.Module) -> list[str]:

@@ -28,6 +28,8 @@ def ortlens_backend() -> None:
 DEAD = """
 import os
 
+_NOBODY_COMPARES_WITH_THIS = 1
+
 def nobody_calls_this():
     return 1
 
@@ -42,4 +44,4 @@ def test_names_used_out_of_sight_are_alive_and_planted_dead_code_is_found(tmp_pa
     assert dead_code(tmp_path) == []
     (tmp_path / "dead.py").write_text(DEAD, encoding="utf-8")
     found = "\n".join(dead_code(tmp_path))
-    assert all(name in found for name in ("nobody_calls_this", "nobody_reads_this", "Box", "'os'"))
+    assert all(name in found for name in ("nobody_calls_this", "nobody_reads_this", "_NOBODY_COMPARES_WITH_THIS", "Box", "'os'"))

@@ -1,8 +1,7 @@
-"""Rules about compiling and guarding: recompiles, breaks, cold starts, guards, graphs compiled for training."""
+"""Rules about compiling: cold starts, and graphs compiled for training."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.costs import ENOUGH_CALLS, current, measured_ledger
@@ -16,16 +15,8 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Graph
 
-STORM = 4
-_OFTEN = 3
 _COLD_NS = 1_000_000_000
 _COLD_SHARE = 0.25
-_LIMIT = re.compile(r"recompile[_ ]limit|cache_size_limit", re.IGNORECASE)
-
-
-def is_limit(reason: str) -> bool:
-    """Tell whether a break's reason is that PyTorch gave a function up because it had compiled it too often."""
-    return bool(_LIMIT.search(reason))
 
 
 @rule(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,36 +17,14 @@ from ortlens.units import counted, size_from_bytes, time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Kernel, Session
+    from ortlens.trace.records import Capture, Session
 
-_COPYING = re.compile("Transpose|Cast")
-_ELEMENTWISE = re.compile(
-    "Abs|Add|And|Ceil|Clip|Cos|Div|Elu|Equal|Erf|Exp|Floor|Greater|GreaterOrEqual|LeakyRelu|Less|LessOrEqual|Log|Max|Min|Mod|Mul|Neg|Not|Or|"
-    "Pow|Reciprocal|Relu|Round|Sigmoid|Sign|Sin|Sqrt|Sub|Sum|Tan|Tanh|Where|Xor"
-)
 _COPYING_SHARE = 0.2
 _COPYING_NS = 50_000
-_CHAIN_SHARE = 0.5
-_CHAIN_NS = 200_000
-_CHAIN = 4
 _INPUT_NS = 50_000
 _INPUT_SHARE = 0.1
 LARGE_OUTPUTS = 32 << 20
 """Bytes of results from which their fresh memory is worth a finding."""
-
-
-def _families(capture: Capture, ops: re.Pattern[str]) -> Iterator[tuple[Session, list[Kernel], float, float]]:
-    """Yield per profiled session its kernels of these operators, their ns per call, and their share of its kernel time."""
-    for session, profiled in profiled_sessions(capture):
-        kernels = [kernel for kernel in profiled if kernel.provider == CPU]
-        chosen = [kernel for kernel in kernels if ops.fullmatch(kernel.op_type)]
-        whole, part = (sum(kernel.total_ns for kernel in some) for some in (kernels, chosen))
-        if part:
-            yield session, chosen, kernel_ns(capture, session, chosen), part / whole
-
-
-def _counts(kernels: Sequence[Kernel]) -> str:
-    return ", ".join(f"{count} {op}" for op, count in Counter(kernel.op_type for kernel in kernels).most_common(4))
 
 
 @rule(
@@ -58,15 +35,20 @@ def _counts(kernels: Sequence[Kernel]) -> str:
 )
 def copying_kernels(capture: Capture) -> Iterator[Problem]:
     """Report sessions that spend much of their time on copies."""
-    for session, kernels, ns, share in _families(capture, _COPYING):
-        if share < _COPYING_SHARE or ns < _COPYING_NS:
+    for session, profiled in profiled_sessions(capture):
+        on_cpu = [kernel for kernel in profiled if kernel.provider == CPU]
+        copying = [kernel for kernel in on_cpu if kernel.op_type in _COPYING_REMEDIES]
+        whole, part = (sum(kernel.total_ns for kernel in some) for some in (on_cpu, copying))
+        ns = kernel_ns(capture, session, copying) if part else 0
+        if ns < _COPYING_NS or part / whole < _COPYING_SHARE:
             continue
-        worst = max(kernels, key=lambda kernel: kernel.total_ns)
+        worst = max(copying, key=lambda kernel: kernel.total_ns)
+        kinds = ", ".join(f"{count} {op}" for op, count in Counter(kernel.op_type for kernel in copying).most_common())
         yield copying_kernels.problem(
             worst,
             subject=session.session_id,
-            title=f"{counted(len(kernels), 'kernel')} of {session.session_id} that only copy ({_counts(kernels)}) take {time_from_ns(ns)} "
-            f"per call, {share:.0%} of its kernel time",
+            title=f"{counted(len(copying), 'kernel')} of {session.session_id} that only copy ({kinds}) take {time_from_ns(ns)} "
+            f"per call, {part / whole:.0%} of its kernel time",
             evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
             **(_NARROW_REMEDY if worst.op_type == "Cast" and _is_narrow(capture, session) else _COPYING_REMEDIES[worst.op_type]),
             gain_ns=round(ns),

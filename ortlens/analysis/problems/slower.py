@@ -25,8 +25,6 @@ _MUCH_NS = 50_000
 _LEAST_NS = 10_000
 _MOST = 0.75
 _HALF = 0.5
-_STATE_BYTES = 1 << 20
-_STATE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)

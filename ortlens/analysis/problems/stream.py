@@ -221,7 +221,6 @@ def _rank(finding: Problem) -> tuple[int, bool, bool, int]:
 
 _INSIDE: frozenset[LedgerPartName] = frozenset({"run", "wait"})
 _SESSION: frozenset[LedgerPartName] = frozenset({"bind", "run", "output", "residual", "wait"})
-_CROSSING: frozenset[LedgerPartName] = frozenset({"bind", "output"})
 _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
     "copying_kernels": _INSIDE,
     "costly_entry": frozenset({"guards", "bind"}),

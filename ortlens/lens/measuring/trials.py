@@ -64,11 +64,6 @@ class ObservedPartition:
         """The threads of its session."""
         return self.runner.sessions[-1].threads
 
-    @property
-    def node_count(self) -> int:
-        """Its compute nodes."""
-        return len(self.runner.partition.nodes)
-
 
 def observe(graphs: Iterable[CompiledGraph], call: Callable[[], Any]) -> tuple[list[ObservedGraph], list[ObservedPartition], Any]:
     """Call a target, and return the graphs and partitions that ran, each the most expensive first, and the result."""

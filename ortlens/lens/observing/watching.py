@@ -133,12 +133,11 @@ def uncounted(
     )
 
 
-def variant_of(  # noqa: PLR0913 - each is one setting, by name
+def variant_of(
     runner: PartitionRunner,
     *,
     choice: ThreadChoice | None = None,
     freezes: bool | None = None,
-    preallocate: bool | None = None,
     model: onnx.ModelProto | None = None,
     provider: Provider | None = None,
 ) -> PartitionRunner:
@@ -148,7 +147,6 @@ def variant_of(  # noqa: PLR0913 - each is one setting, by name
         given,
         on_error="raise",
         ort_session_options=None if choice is not None else given.ort_session_options,
-        preallocate_output=given.preallocate_output if preallocate is None else preallocate,
         preferred_execution_providers=given.preferred_execution_providers if provider is None else [provider],
     )
     return PartitionRunner(

@@ -232,7 +232,6 @@ def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 _WIDE = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32, torch.float64), torch.float64)
 _WIDE |= dict.fromkeys((torch.complex64, torch.complex128), torch.complex128)
-_aten = torch.ops.aten
 _OFTEN = 64  # values of freed memory are dropped after as many new ones
 _OWN = __file__.rpartition("verify")[0]  # the folder of the lens, whose frames are not the user's
 
