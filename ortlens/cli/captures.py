@@ -347,11 +347,9 @@ def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | No
     if options.junit is not None:
         texts[options.junit] = verdicts_junit(rows, capture.name)
     if options.markdown is not None:
-        from ortlens.analysis.compare.comparison import compared
-        from ortlens.views.comparison_screen import comparison_screen
-        from ortlens.views.text import screen_text
+        from ortlens.views.comparison import Comparison
 
-        comparison = "" if baseline is None else screen_text(comparison_screen(compared(baseline, capture)), width=width())
+        comparison = "" if baseline is None else Comparison(baseline, capture).summary(width=width())
         texts[options.markdown] = verdicts_markdown(rows, capture.name, comparison)
     for path, text in texts.items():
         write_text(path, text)

@@ -14,13 +14,14 @@ from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.comparison import AlignedOperator, compared
 from ortlens.analysis.compare.durations import Timing
-from ortlens.analysis.compare.kernels import KernelTime, kernel_times
+from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.analysis.compare.side_by_side import panes
 from ortlens.trace.records import Break
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.units import counted, time_from_ns
 from ortlens.views.comparison_screen import EFFECTS, by_verdict, comparison_screen, row_name, short, signed, timing_words, verdict_sentence
 from ortlens.views.markup import page_html, render, write_report
+from ortlens.views.screen import EFFECT_SIGNS
 from ortlens.views.text import screen_text
 from ortlens.views.wording import clipped, place
 
@@ -75,7 +76,7 @@ class Comparison:
     @property
     def kernels(self) -> pd.DataFrame:
         """What operators take in both, those that a kernel computes together in one row; the largest growth first."""
-        return frame_from_records(table_from_record("kernels", KernelTime), kernel_times(self._compared))
+        return frame_from_records(table_from_record("kernels", KernelTime), self._compared.kernels)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
         """Write both captures side by side as one HTML file that opens anywhere, offline.
@@ -119,8 +120,7 @@ class Comparison:
             },
             "times": [asdict(row) for row in found.timings],
             "kernels": [
-                {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(row).items()}
-                for row in kernel_times(found)
+                {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(row).items()} for row in found.kernels
             ],
             "changes": [asdict(row) for row in found.changes],
         }
@@ -140,7 +140,6 @@ class Comparison:
 _NOTEBOOK_ROWS, _PAGE_ROWS = 150, 4_000  # rows of both panes together; what is beyond is counted
 _TIMES, _FEW_TIMES = 40, 4
 _FOLD = 4  # so many equal rows or more are folded
-SIGNS = {"worse": "✗", "better": "✓", "neutral": "·"}
 _DIFFERENCES: Mapping[Difference, str] = {
     "same": "",
     "added": "new",
@@ -165,7 +164,7 @@ def comparison_html(compared: Compared) -> str:
 
 
 def _about(compared: Compared, max_rows: int) -> dict[str, Any]:
-    rows = panes(compared, kernel_times(compared))
+    rows = panes(compared)
     return {
         "screen": comparison_screen(compared, anchors=_anchors(rows)),
         "sides": [
@@ -271,7 +270,7 @@ def _fold_words(run: Sequence[tuple[int, PaneRow]]) -> str:
 
 
 def _row(number: int, row: PaneRow) -> dict[str, Any]:
-    sign = "" if row.effect == "neutral" else f"{SIGNS[row.effect]} "
+    sign = "" if row.effect == "neutral" else f"{EFFECT_SIGNS[row.effect]} "
     sides = {"before": _side(row.before), "after": _side(row.after)}
     return {"number": number, "difference": row.difference, "effect": row.effect, "words": f"{sign}{_difference(row)}", **sides}
 

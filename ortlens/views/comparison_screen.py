@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.compare.changes import result_words
-from ortlens.analysis.compare.kernels import kernel_times
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.units import counted, time_from_ns
 from ortlens.views.screen import Answer, Item, Screen
@@ -43,24 +42,22 @@ _HAPPENED: Mapping[tuple[Kind, Happened, Effect], str] = {
     ("finding", "removed", "better"): "gone",
 }
 EFFECTS: Mapping[SpeedVerdict, Effect] = {"slower": "worse", "faster": "better"}
-_CARDS = (
-    ("splits", "Splits", frozenset({"break", "recompile"}), "none differs"),
-    ("operators", "Operators", frozenset({"operator"}), "every operator runs where it ran"),
-)
-_ELSE = ("coverage", "partition", "result", "finding", "version", "option", "provider", "setting", "machine")
+_NOTHING_ELSE = "findings, results, versions, options and settings are the same"
+_ELSE: tuple[Kind, ...] = ("coverage", "partition", "result", "finding", "version", "option", "provider", "setting", "machine")
 
 
-def comparison_screen(compared: Compared, *, title: str = "", anchors: Mapping[tuple[str, str], int] | None = None) -> Screen:
+def comparison_screen(compared: Compared, *, anchors: Mapping[tuple[str, str], int] | None = None) -> Screen:
     """Say what differs between two captures; `anchors` are the rows of a page that hold an operator, by side and name."""
     sentence = verdict_sentence(compared)
     answers = (
         _timing_answer(compared.timings),
-        *(_changes(name, label, [row for row in compared.changes if row.kind in kinds], none) for name, label, kinds, none in _CARDS),
+        _changes("splits", "Splits", _of(compared, "break", "recompile"), none="none differs"),
+        _changes("operators", "Operators", _of(compared, "operator"), none="every operator runs where it ran"),
         _kernel_answer(compared, anchors or {}),
-        _other_changes(compared.changes),
+        _changes("else", "Everything else", _of(compared, *_ELSE), none=_NOTHING_ELSE, most=_MOST_ELSE),
     )
     return Screen(
-        title=title or f"{_called(compared.before)}  →  {_called(compared.after)}",
+        title=f"{_called(compared.before)}  →  {_called(compared.after)}",
         verdict=sentence[:1].upper() + sentence[1:],
         leads=True,
         notes=tuple(note for note, holds in ((_OTHER_MACHINE, compared.machine_differs), (_ENDS_MOVED, compared.ends_moved)) if holds),
@@ -84,7 +81,7 @@ def _timing_answer(timings: Sequence[Timing]) -> Answer:
 
 
 def _kernel_answer(compared: Compared, anchors: Mapping[tuple[str, str], int]) -> Answer:
-    known = [row for row in kernel_times(compared) if row.difference_ns]
+    known = [row for row in compared.kernels if row.difference_ns]
     known.sort(key=lambda row: (row.verdict not in EFFECTS, -abs(row.difference_ns or 0)))
     items = []
     for row in known[:_MOST]:
@@ -100,29 +97,23 @@ def _kernel_answer(compared: Compared, anchors: Mapping[tuple[str, str], int]) -
     return Answer(name="kernels", label="Kernels", said=(said,) if said else (), items=tuple(items), left=left, frame="kernels")
 
 
-def _changes(name: str, label: str, rows: Sequence[Change], none: str) -> Answer:
-    said = list(Counter((row.effect, change_sentence(row)) for row in _by_effect(rows)).items())
-    items = tuple(Item(head=_repeated(text, number), effect=effect) for (effect, text), number in said[:_MOST])
-    left = max(len(said) - _MOST, 0)
+def _of(compared: Compared, *kinds: Kind) -> list[Change]:
+    order = {kind: at for at, kind in enumerate(_ELSE)}
+    rows = [row for row in compared.changes if row.kind in kinds]
+    return sorted(rows, key=lambda row: (row.effect != "worse", row.effect != "better", order.get(row.kind, 0), row.change))
+
+
+def _changes(name: str, label: str, rows: Iterable[Change], *, none: str, most: int = _MOST) -> Answer:
+    said = list(Counter((row.effect, _of_kind(row)) for row in rows).items())
+    items = tuple(Item(head=_repeated(text, number), effect=effect) for (effect, text), number in said[:most])
+    left = max(len(said) - most, 0)
     return Answer(name=name, label=label, said=() if items else (none,), items=items, left=left, frame="changes")
 
 
-def _other_changes(changes: Iterable[Change]) -> Answer:
-    rows = [row for row in _by_effect(changes) if row.kind in _ELSE]
-    said = list(Counter((row.effect, _of_kind(row)) for row in rows).items())
-    items = tuple(Item(head=_repeated(text, number), effect=effect) for (effect, text), number in said[:_MOST_ELSE])
-    none = "findings, results, versions, options and settings are the same"
-    left = max(len(said) - _MOST_ELSE, 0)
-    return Answer(name="else", label="Everything else", said=() if items else (none,), items=items, left=left, frame="changes")
-
-
 def _of_kind(row: Change) -> str:
-    return change_sentence(row) if row.subject == row.kind else f"{row.kind} {change_sentence(row)}"
-
-
-def _by_effect(changes: Iterable[Change]) -> list[Change]:
-    order = {kind: at for at, kind in enumerate(_ELSE)}
-    return sorted(changes, key=lambda row: (row.effect != "worse", row.effect != "better", order.get(row.kind, 0), row.change))
+    """Describe a difference, after its kind where the label of its answer does not say it."""
+    is_said = row.kind not in _ELSE or row.subject == row.kind
+    return change_sentence(row) if is_said else f"{row.kind} {change_sentence(row)}"
 
 
 def verdict_sentence(compared: Compared) -> str:

@@ -23,13 +23,8 @@ if TYPE_CHECKING:
     from ortlens.views.hints import Hints
 
 
-def summary_html(capture: Capture, *, hints: Hints = SAVED) -> str:
-    """Summarise any capture, even a huge or hostile one, as a self-contained HTML fragment of less than 60 kB."""
-    return screen_html(capture_screen(capture, hints))
-
-
 def screen_html(screen: Screen) -> str:
-    """Lay a screen out as a fragment for notebooks."""
+    """Lay a screen out as a self-contained fragment for notebooks, of less than 60 kB for a huge or hostile capture, too."""
     return render("summary.html", screen=screen, max_bytes=MAX_BYTES)
 
 
@@ -38,7 +33,7 @@ def failure_html(texts: Iterable[str]) -> str:
     return "<div>" + "".join(f"<p>{safe(text)}</p>" for text in texts) + "</div>"
 
 
-def mimebundle(captured: Callable[[], Capture], hints: Hints) -> dict[str, str]:
+def mimebundle(captured: Callable[[], Capture], hints: Hints = SAVED) -> dict[str, str]:
     """Summarise a capture as text and HTML; never raises, but says so where the summary fails.
 
     Takes a function, because taking a snapshot may fail as well.

@@ -55,6 +55,7 @@ _MAX_BREAKS = 2
 _MAX_CONSEQUENCES = 2
 _MAX_CALLS = 4
 _MAX_REASON = 300
+EFFECT_SIGNS = {"worse": "✗", "better": "✓", "neutral": "·"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Item:
     @property
     def sign(self) -> str:
         """A sign for its effect, so that colour is not the only one."""
-        return {"worse": "✗", "better": "✓", "neutral": "·"}.get(self.effect, "")
+        return EFFECT_SIGNS.get(self.effect, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 
 import ortlens
 from ortlens.analysis.coverage import coverage_of
-from ortlens.views.html import summary_html
+from ortlens.views.html import mimebundle
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report import report_page
 
@@ -123,7 +123,7 @@ def test_no_screen_says_everything_of_code_outside_the_graphs(made: Callable[[],
     screens = {
         "summary": " ".join(lens.summary().split()),
         "repr": repr(lens),
-        "html": summary_html(capture),
+        "html": mimebundle(lambda: capture)["text/html"],
         "report": page[: page.index('<section class="or-explorer')] + page[page.index("<main>") : page.index("</main>")],
         "explorer": f"{overview['verdict']} {overview['answers']['ort'][0]}",
     }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.compare.changes import Change, changes_of
 from ortlens.analysis.compare.durations import Timing, ends_moved, timings_of
+from ortlens.analysis.compare.kernels import KernelTime, kernel_times
 from ortlens.analysis.compare.pairing import Match, Pairing, paired
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
@@ -37,7 +39,7 @@ class AlignedOperator:
     after_partition: str | None = optional("Partition in the second capture; empty in PyTorch.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Compared:
     """What comparing two captures came to."""
 
@@ -48,6 +50,11 @@ class Compared:
     operators: tuple[AlignedOperator, ...]  # every operator with its partner
     machine_differs: bool  # whether they were recorded on different machines or with different numbers of threads
     ends_moved: bool  # whether times of calls are left out, because operators moved into or out of what they cover
+
+    @cached_property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """What operators take in both."""
+        return kernel_times(self)
 
     @property
     def slower(self) -> tuple[Timing, ...]:

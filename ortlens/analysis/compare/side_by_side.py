@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.compare.changes import Effect
     from ortlens.analysis.compare.comparison import Compared
-    from ortlens.analysis.compare.kernels import KernelTime
     from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Node
 
@@ -47,7 +46,7 @@ class PaneRow:
     after: PaneSide | None = None  # in the second, likewise
 
 
-def panes(compared: Compared, kernels: Iterable[KernelTime]) -> tuple[PaneRow, ...]:
+def panes(compared: Compared) -> tuple[PaneRow, ...]:
     """Lay two captures side by side: a row for every operator and break of the newest graphs, in the order of the first capture.
 
     What only the second has follows what it follows there. Empty for backends whose operators are not recorded.
@@ -60,7 +59,7 @@ def panes(compared: Compared, kernels: Iterable[KernelTime]) -> tuple[PaneRow, .
         first, second = before_name(row), after_name(row)
         if first is not None and second is not None:
             partner[first] = second
-    verdicts = {name: row.verdict for row in kernels for name in (row.before_nodes or row.after_nodes)}
+    verdicts = {name: row.verdict for row in compared.kernels for name in (row.before_nodes or row.after_nodes)}
     rows = ((_difference(before, after, verdicts), before, after) for before, after in _merged(left, right, partner))
     return tuple(PaneRow(difference=kind, effect=effect, before=before, after=after) for (kind, effect), before, after in rows)
 

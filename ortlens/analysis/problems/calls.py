@@ -69,7 +69,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
     what_to_do = remedy(f"{todo}; or leave the function uncompiled.")
     gain = slow.unexplained_ns  # leaving it uncompiled saves that, and what has prices of its own
     is_in_vain = not any(partitions_by_graph(capture).get(graph_id) for graph_id in totals.graph_ids)
-    graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    graph = _graph_of(capture, totals)
     if cause is not None and cause.remedy:
         what_to_do, gain = remedy(cause.remedy), min(gain, slow.part_ns)  # of which some may remain
     elif is_in_vain:
@@ -132,6 +132,11 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
     return _SlowCall(totals=totals, pace=pace, loss_ns=loss, unexplained_ns=loss - explained, part=part, part_ns=known[part])
 
 
+def _graph_of(capture: Capture, totals: LedgerTotals) -> Graph | None:
+    """Return the first current graph of the measured call."""
+    return next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+
+
 def _is_explained_by_guards(capture: Capture) -> bool:
     """Tell whether a finding about single containers names what most of the guards are about."""
     named = [finding for finding in costly_guards.check(capture) if finding.severity == "warning"]
@@ -162,7 +167,7 @@ def costly_guards(capture: Capture) -> Iterator[Problem]:
     if totals is None or not totals.is_measured or capture.breaks:
         return
     whole, *parts = capture.figures.guards or (None,)
-    graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    graph = _graph_of(capture, totals)
     for part in sorted(parts, key=lambda part: -part.ns):
         name = user_name(_LOCAL.sub(r"\g<name>", part.source).replace(".__dict__", ""))
         if whole is None or part.ns < max(_LEAST_NS, _GUARDS_SHARE * totals.total_ns):

@@ -12,7 +12,7 @@ from ortlens.analysis.ledger import CallTrace, GraphVisit, SteppedCall, StepRead
 from ortlens.analysis.problems.advice import advice_of
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.trace.records import Break, Capture, Graph, Node, Recompile, Step
-from ortlens.views.html import summary_html
+from ortlens.views.html import mimebundle
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.text import summary
 from ortlens.views.time_sentences import generate_ns, generation_sentences
@@ -169,7 +169,7 @@ def test_every_view_speaks_of_generation_where_one_was_seen() -> None:
     said = generation_sentences(capture)
     assert said
     assert list(payload_from_capture(capture)["overview"]["answers"]["generation"]) == list(said)
-    for view in (lambda shown: " ".join(summary(shown).split()), summary_html):
+    for view in (lambda shown: " ".join(summary(shown).split()), lambda shown: mimebundle(lambda: shown)["text/html"]):
         assert all(sentence in view(capture) for sentence in said)
         assert not any(sentence in view(generating()) for sentence in said)
 

@@ -10,7 +10,6 @@ import pytest
 
 from ortlens.analysis.answers.check import Limits, verdicts_of
 from ortlens.analysis.compare.comparison import compared
-from ortlens.analysis.compare.kernels import kernel_times
 from ortlens.analysis.compare.side_by_side import panes
 from ortlens.views.comparison_screen import kernel_words
 from tests.recorded import recorded
@@ -28,7 +27,7 @@ def edited() -> Compared:
 
 
 def rows_of(result: Compared) -> tuple[PaneRow, ...]:
-    return panes(result, kernel_times(result))
+    return panes(result)
 
 
 def name(side: PaneSide | None) -> str:
@@ -36,7 +35,7 @@ def name(side: PaneSide | None) -> str:
 
 
 def kernel_of(result: Compared, node: str) -> KernelTime:
-    (row,) = (row for row in kernel_times(result) if node in row.before_nodes)
+    (row,) = (row for row in result.kernels if node in row.before_nodes)
     return row
 
 
@@ -80,7 +79,7 @@ def test_what_one_kernel_computes_on_either_side_is_held_against_all_of_it() -> 
 
 
 def test_the_slow_layers_come_first_and_a_busy_machine_is_not_blamed_on_others() -> None:
-    rows = kernel_times(edited())
+    rows = edited().kernels
     assert [(row.module, row.verdict) for row in rows[:2]] == [("widen", "slower"), ("narrow", "slower")]
     assert {row.verdict for row in rows[2:]} == {"same"}
     assert all(row.module != "widen" for row in rows[1:])
@@ -99,7 +98,7 @@ def test_a_kernel_within_the_noise_of_the_profiles_is_not_slower(ends: tuple[flo
         known = [(item, item.mean_ns or 0) for item in capture.kernels]
         return replace(capture, kernels=tuple(replace(item, low_ns=int(low * ns), high_ns=int(high * ns)) for item, ns in known))
 
-    row = kernel_times(compared(noisy(recorded("before")), noisy(recorded("after"))))[0]
+    row = compared(noisy(recorded("before")), noisy(recorded("after"))).kernels[0]
     assert (row.module, row.outside_noise, row.verdict) == ("widen", *said)
     assert ("within the noise" in kernel_words(row), "outside the noise" in kernel_words(row)) == (said[0] is False, said[0] is True)
 
@@ -107,7 +106,7 @@ def test_a_kernel_within_the_noise_of_the_profiles_is_not_slower(ends: tuple[flo
 def test_kernels_of_no_operator_are_not_lost() -> None:
     before = recorded("before")
     odd = replace(before.kernels[0], kernel="odd", op_type="Odd", node=None, nodes=(), mean_ns=1000)
-    found = [row for row in kernel_times(compared(before, replace(before, kernels=(*before.kernels, odd)))) if not row.operators]
+    found = [row for row in compared(before, replace(before, kernels=(*before.kernels, odd))).kernels if not row.operators]
     assert [(row.before_kernels, row.after_kernels, row.difference_ns) for row in found] == [((), ("Odd",), 1000)]
 
 
@@ -117,7 +116,7 @@ def test_what_does_not_differ() -> None:
     assert len(rows) == len([node for node in recorded("plain2").nodes if node.kind == "compute"])
     after = recorded("before")
     result = compared(after, replace(after, kernels=tuple(replace(item, mean_ns=9 * (item.mean_ns or 0)) for item in after.kernels)))
-    assert {row.verdict for row in kernel_times(result)} == {"same"}, "no kernel is slower where the call is not"
+    assert {row.verdict for row in result.kernels} == {"same"}, "no kernel is slower where the call is not"
     assert {row.difference for row in rows_of(result)} == {"same"}
     recut = [(row.scope, row.subject) for row in edited().timings]
     assert recut == [("call", "Edited"), ("partition", "p2")], "partitions that were cut anew are not compared"
@@ -142,6 +141,6 @@ def test_a_call_is_not_compared_where_an_operator_left_what_is_timed_of_it(node:
 
 def test_origins_that_many_kernels_share_do_not_join_them() -> None:
     resnet = recorded("resnet")
-    rows = kernel_times(compared(resnet, resnet))
+    rows = compared(resnet, resnet).kernels
     assert max(len(row.before_nodes) for row in rows) <= 5
     assert sum(row.before_ns or 0 for row in rows) == sum(kernel.mean_ns or 0 for kernel in resnet.kernels)

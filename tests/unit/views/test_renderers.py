@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ortlens.analysis.speed import is_busy
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Fallback, Graph
-from ortlens.views.html import failure_html, summary_html
+from ortlens.views.html import failure_html, mimebundle
 from ortlens.views.text import summary
 from ortlens.views.time_sentences import against_sentence
 from tests.facts import head
@@ -34,7 +34,7 @@ def text_of(name: str, width: int) -> str:
 
 @cache
 def html_of(name: str) -> str:
-    return summary_html(SAMPLES[name])
+    return mimebundle(lambda: SAMPLES[name])["text/html"]
 
 
 RENDERERS: dict[str, Callable[[str], str]] = {
@@ -115,13 +115,13 @@ def test_html_holds_what_there_is_under_one_name() -> None:
 
 @pytest.fixture(scope="module")
 def reference() -> Elements:
-    return Elements(summary_html(hostile("x")))
+    return Elements(mimebundle(lambda: hostile("x"))["text/html"])
 
 
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=60))
 def test_any_text_stays_text(reference: Elements, text: str) -> None:
-    page = Elements(summary_html(hostile(text or "x")))
+    page = Elements(mimebundle(lambda: hostile(text or "x"))["text/html"])
     assert page.open == page.crossed == []
     assert {tag for tag in page.tags if tag != "code"} == {tag for tag in reference.tags if tag != "code"}
     assert page.attributes == reference.attributes

@@ -17,7 +17,7 @@ from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.views.comparison import comparison_html
 from ortlens.views.comparison_screen import comparison_screen
-from ortlens.views.html import summary_html
+from ortlens.views.html import mimebundle
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report import report_page
 from ortlens.views.survey_page import survey_page
@@ -81,12 +81,12 @@ def survey() -> str:
 def report() -> str:
     """What the report says beyond the summary of a notebook, which is a part of it."""
     page = words(report_page(RICH, models=False)).replace(ortlens.__version__, "VERSION")
-    return "\n".join(line for line in page.split("\n") if line not in words(summary_html(RICH)).split("\n"))
+    return "\n".join(line for line in page.split("\n") if line not in words(mimebundle(lambda: RICH)["text/html"]).split("\n"))
 
 
 SCREENS: dict[str, Callable[[], str]] = {
     "summary": summaries,
-    "notebook": lambda: words(summary_html(RICH)),
+    "notebook": lambda: words(mimebundle(lambda: RICH)["text/html"]),
     "report": report,
     "comparison": comparison,
     "survey": survey,
