@@ -24,7 +24,7 @@ from ortlens.cli.printing import answer
 from ortlens.doctor import Check
 from ortlens.studies.bisect import Bisection
 from ortlens.studies.tune import Trial
-from ortlens.trace.records import RunVariant
+from ortlens.trace.records import SideResult
 from ortlens.trace.schema import TABLES
 from ortlens.views.actions import ActionRow
 
@@ -57,7 +57,7 @@ ANSWERS: Mapping[str, tuple[type[Any] | None, Mapping[str, Any]]] = {
         },
     ),
     "check": (None, {"ok": bool, "capture": str, "verdicts": (VerdictRow, {"message": str, "to_do": str}), **_RECOMMENDED}),
-    "bench": (None, {"rows": tuple[RunVariant, ...], **_RECOMMENDED}),
+    "bench": (None, {"rows": tuple[SideResult, ...], **_RECOMMENDED}),
     "tune": (None, {"rows": tuple[Trial, ...]}),
     "survey": (None, {"rows": tuple[SurveyRow, ...]}),
     "watch": (LiveFigures, {}),
@@ -152,8 +152,11 @@ def _reference(record: type[Any], defs: dict[str, Any]) -> dict[str, Any]:
 
 def _hints(record: type[Any]) -> dict[str, Any]:
     """Resolve the annotations of a dataclass, of which some are imported for type checkers alone."""
-    module = importlib.import_module(record.__module__)
-    return get_type_hints(record, globalns={**_for_checkers(module), **vars(module)})
+    names: dict[str, Any] = {}
+    for home in filter(is_dataclass, record.__mro__):
+        module = importlib.import_module(home.__module__)
+        names |= _for_checkers(module) | vars(module)
+    return get_type_hints(record, globalns=names)
 
 
 @cache

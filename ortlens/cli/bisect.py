@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import add_json, in_columns, print_json, print_note, print_text
+from ortlens.cli.printing import add_json, print_json, print_note, print_text, width
 from ortlens.errors import UsageError
 from ortlens.job.inputs import inputs_from_texts
 from ortlens.job.request import COUNT, SECONDS, add_backend_options, options_from_pairs
@@ -124,7 +124,8 @@ def _tell(result: Bisection, *, as_json: bool) -> None:
     if as_json:
         print_json("bisect", asdict(result) | {"differs": result.differs})
         return
-    from ortlens.studies.bisect_text import HEADS, cells, sentences
+    from ortlens.studies.bisect_text import sentences
+    from ortlens.studies.engine import sides_text
 
-    table = in_columns([HEADS, *(cells(row) for row in result.rows)])
-    print_text("\n".join([*table, "", *sentences(result)]))
+    timed = [row for row in result.rows if row.call_ns is not None]  # sentences tell of the others
+    print_text("\n".join([sides_text(timed, width=width()), "", *sentences(result)]))

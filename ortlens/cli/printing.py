@@ -88,12 +88,6 @@ def width(stream: TextIO | None = None) -> int:
     return min(max(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, low), high)
 
 
-def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the cells of rows, of which the first has the headings."""
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
-
-
 def print_text(text: str) -> None:
     """Print to stdout whatever its encoding is; what it cannot hold is written out."""
     if not _QUIET.get():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import re
 from dataclasses import asdict
 from fnmatch import fnmatch
@@ -21,12 +20,11 @@ from ortlens.units import time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
-
     from ortlens.analysis.answers.surveyed import SurveyRow
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.cli.commands import Commands
-    from ortlens.trace.records import Capture, RunVariant
+    from ortlens.studies.tune import Trial
+    from ortlens.trace.records import Capture, SideResult
 
 
 _BENCH = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
@@ -67,29 +65,19 @@ def _bench(options: argparse.Namespace) -> None:
     _tell(options, rows, capture)
 
 
-def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Capture) -> None:
+def _tell(options: argparse.Namespace, rows: tuple[SideResult, ...], capture: Capture) -> None:
+    from ortlens.studies.engine import sides_text
     from ortlens.trace import store
 
     if options.json:
         print_json("bench", {"rows": [asdict(row) for row in rows], **recommended(capture)})
     else:
-        print_text(ways_text(rows, width=width()))
+        print_text(f"{sides_text(rows, width=width())}\n\n{conclusion(rows)}")
     if options.save is not None:
         print_note(f"Saved to {store.save(capture, options.save)}")
 
 
-def ways_text(rows: Sequence[RunVariant], *, width: int = 100) -> str:
-    """Lay the ways, eager first, out as a table, with the reasons of those that could not be measured, and a conclusion."""
-    from ortlens.views.table import brief_columns, table
-    from ortlens.views.wording import clipped
-
-    measured = [row for row in rows if row.call_ns is not None]
-    lines = table(measured, brief_columns(measured), width=width).split("\n")
-    lines += [clipped(f"{row.way}: not measured: {row.note}", width) for row in rows if row.call_ns is None]
-    return "\n".join([*lines, "", conclusion(rows)])
-
-
-def conclusion(rows: Sequence[RunVariant]) -> str:
+def conclusion(rows: Sequence[SideResult]) -> str:
     """Say which way is fastest, as far as that is sure."""
     faster = sorted((row for row in rows if row.verdict == "faster"), key=lambda row: row.ratio or 1.0)
     if not faster:
@@ -121,22 +109,22 @@ def add_tune(commands: Commands) -> None:
 def _tune(options: argparse.Namespace) -> None:
     given = options_from_pairs(options.option)
     with target_and_inputs(options) as (target, args, kwargs):
-        from ortlens.studies.tune import tune
+        from ortlens.backend.basis.options import OrtBackendOptions
+        from ortlens.lens.observing.time_budget import TimeBudget
+        from ortlens.studies.engine import sides_text
+        from ortlens.studies.tune import tried
 
-        chosen, table = tune(target, options=given or None, budget_s=options.budget)(*args, **kwargs)
+        chosen, rows = tried(target, args, kwargs, OrtBackendOptions.from_any(given or None), TimeBudget(options.budget))
     if options.json:
-        print_json("tune", {"rows": json.loads(table.to_json(orient="records"))})
+        print_json("tune", {"rows": [asdict(row) for row in rows]})
     else:
-        print_text(_trials_text(chosen, table))
+        print_text(f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}")
 
 
-def _trials_text(chosen: OrtBackendOptions, table: pd.DataFrame) -> str:
-    columns = ["option", "value", "ratio", "spread", "verified", "chosen", "note"]
-    kept = table[table.chosen & (table.option != "all")]
-    changed = ", ".join(f"{row.option}: {row.value}" for row in kept.itertuples())
+def _advice(chosen: OrtBackendOptions, rows: Sequence[Trial]) -> str:
+    changed = ", ".join(f"{row.option}: {row.value}" for row in rows if row.chosen and row.option != "all")
     unset = [field.name for field in dataclasses.fields(chosen) if getattr(chosen, field.name) != field.default]
-    said = f"Keep {changed}." if changed else f"Nothing was faster outside the noise; keep {', '.join(unset) or 'the defaults'}."
-    return f"{table[columns].to_string(index=False, na_rep='', float_format='{:.2f}'.format)}\n\n{said}"
+    return f"Keep {changed}." if changed else f"Nothing was faster outside the noise; keep {', '.join(unset) or 'the defaults'}."
 
 
 _SURVEY = "Run many models, each in a process of its own: a crash, a hang or a lack of memory costs its own case. One page, one table."
@@ -192,6 +180,13 @@ def _survey(options: argparse.Namespace) -> int:
     if not cases:
         raise UsageError(f"no case of {options.cases} has a name like {' or '.join(options.only)}")
     client = _client(options.scheduler)
+    rows: dict[str, SurveyRow] = {}
+
+    def tell(row: SurveyRow) -> None:
+        rows[row.key] = row
+        if not row.kept:
+            print_note(_line(row))
+
     frame = survey(
         cases,
         client,
@@ -204,9 +199,9 @@ def _survey(options: argparse.Namespace) -> int:
         reports=not options.no_reports,
         retry=options.retry,
         title=options.title or f"Survey of {Path(options.cases).name}",
-        tell=lambda row: print_note(_line(row)),
+        tell=tell,
     )
-    _tell_survey(frame, options)
+    _tell_survey([rows[key] for key in frame.key], options)
     return EXIT_OK if (frame.status == "ok").all() else EXIT_NO
 
 
@@ -230,26 +225,15 @@ def _line(row: SurveyRow) -> str:
     return visible(f"{name}: {row.status}, {time_from_ns(row.case_ns)}; {how}".rstrip("; "))
 
 
-def _tell_survey(frame: Any, options: argparse.Namespace) -> None:  # noqa: ANN401 - a pandas frame
+def _tell_survey(rows: Sequence[SurveyRow], options: argparse.Namespace) -> None:
     if options.json:
-        print_json("survey", {"rows": json.loads(frame.to_json(orient="records"))})
+        print_json("survey", {"rows": [asdict(row) for row in rows]})
     else:
-        from ortlens.analysis.answers.surveyed import SurveyRow
         from ortlens.views.table import brief_columns, table
 
-        rows = [SurveyRow(**{name: _plain(value) for name, value in row.items()}) for row in frame.to_dict("records")]
         print_text(table(rows, brief_columns(rows), width=width(), limit=None))
     if options.folder is not None:
         print_note(f"Page written to {options.folder.expanduser().absolute() / 'index.html'}")
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any cell of a frame
-    """Return a cell as its record holds it."""
-    if isinstance(value, (tuple, str)):
-        return value
-    import pandas as pd
-
-    return None if pd.isna(value) else value
 
 
 def _size(text: str) -> int:

@@ -322,27 +322,37 @@ class Lens(CaptureView):
 
         return Live(recorder, self.name, every)
 
-    def probe(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Measure what changes would bring. Each is made beside the compiled code, which stays as it is.
+    def probe(self, *args: Any, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
+        """Measure what changes would bring, with `ortlens.tune`, which compiles the target anew for each: what was compiled stays as it is.
 
-        Threads, spinning, guards, frozen weights, dense inputs, preallocated outputs, partitions left to PyTorch, a filled cache:
-        each change that applies is timed in turns with the present setting, for less than a second. The target is called some hundred
-        times, so take care with one that has side effects. For the rule `slow_kernel`, the peak speed of the machine is measured too.
+        What rules expect is measured, and what else makes calls faster is added to the findings. The target is called some hundred times,
+        so take care with one that has side effects. For the rule `slow_kernel`, the peak speed of the machine is measured too.
 
         Args:
             *args: Positional arguments of the target.
+            budget_s: Time limit in seconds, compilation included. None: 60.
             **kwargs: Keyword arguments of the target.
 
         Returns:
             The frame `findings`; the rows with `measured` come from here, including changes that gain nothing.
 
         Raises:
-            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
+            UsageError: Nothing was compiled through this lens yet, only a dry run was made, or the target cannot be compiled anew.
         """
-        from ortlens.lens.measuring.probes import Probe
+        from ortlens import tune  # a study: by its public name, since the layers of the lens are below
+        from ortlens.lens.measuring.probes import note_trials
+        from ortlens.lens.observing import machine_peaks
+        from ortlens.lens.observing.time_budget import TimeBudget
 
-        generates = self._targets.steps is not None
-        Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured, generates).run()
+        self._targets.refuse_ambiguous([] if budget_s is None else ["budget_s"])
+        self.call_target(args, kwargs)
+        target, options = self._targets.first(), self._backend_for(None).options
+        chosen, trials = tune(target, options=options, budget_s=TimeBudget(budget_s).budget_s)(*args, **kwargs)
+        with lens_guard(self._recorder, "measuring peaks"):
+            nodes, sessions = self._recorder.records(r.Node), self._recorder.records(r.Session)
+            for count in {session.threads for session in sessions if session.threads}:
+                machine_peaks.measure({node.dtype for node in nodes if node.partition_id and node.dtype}, count)
+        note_trials(self._recorder, self.captured(), list(trials.itertuples()), chosen)
         return self.findings
 
     def verify(

@@ -23,8 +23,8 @@ from ortlens.units import size_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.analysis.answers.surveyed import SurveyStatus
     from ortlens.studies.environments import Environment
+    from ortlens.trace.records import ProcessStatus
 
 _START = (
     "import json, sys; path, whole = json.loads(sys.argv[1]); sys.path[:] = path + ([] if whole else sys.path); "
@@ -63,7 +63,7 @@ class ProcessLimits:
 class ProcessResult:
     """How a process ended."""
 
-    status: SurveyStatus  # `ok` when it answered
+    status: ProcessStatus  # `ok` when it answered
     reason: str  # why not, in one line
     value: Any  # its answer
     log: str  # what it printed last, tracebacks included
@@ -115,7 +115,7 @@ def _send(process: subprocess.Popen[bytes], order: bytes) -> None:
 
 def _waited(
     process: subprocess.Popen[bytes], limits: ProcessLimits, stop: threading.Event | None
-) -> tuple[SurveyStatus | None, int | None]:
+) -> tuple[ProcessStatus | None, int | None]:
     """Wait for the end of a process; return the limit that it went beyond, and the most memory that it held."""
     deadline = time.monotonic() + limits.seconds
     peak: int | None = None
@@ -133,7 +133,7 @@ def _waited(
             return _ended(process, "timeout"), peak
 
 
-def _ended(process: subprocess.Popen[bytes], status: SurveyStatus) -> SurveyStatus:
+def _ended(process: subprocess.Popen[bytes], status: ProcessStatus) -> ProcessStatus:
     """Have the process say on its error stream where it is, which is what it does on SIGABRT, and end."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         process.send_signal(signal.SIGABRT)
@@ -153,7 +153,7 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-def _judged(code: int, over: SurveyStatus | None, folder: Path, limits: ProcessLimits, log: str) -> tuple[SurveyStatus, str, Any]:
+def _judged(code: int, over: ProcessStatus | None, folder: Path, limits: ProcessLimits, log: str) -> tuple[ProcessStatus, str, Any]:
     answer = _answer(folder)
     if answer is not None and "value" in answer:
         return "ok", "", answer["value"]
@@ -171,7 +171,7 @@ def _answer(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _why(status: SurveyStatus, code: int, limits: ProcessLimits) -> str:
+def _why(status: ProcessStatus, code: int, limits: ProcessLimits) -> str:
     if status == "timeout":
         return f"no answer within {limits.seconds:g} s,"
     if status == "memory":

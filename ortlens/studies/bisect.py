@@ -7,35 +7,33 @@ others. Where versions of PyTorch differ, each makes its own models.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ortlens._shell import progress
 from ortlens._versions import version_of
-from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict, median_interval
+from ortlens.analysis.speed import MIN_ROUNDS, median_interval
 from ortlens.errors import UsageError
 from ortlens.job.work import is_onnx_file
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
 from ortlens.studies import bisect_run
-from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from ortlens.studies.bisect_run import Settings
+from ortlens.studies.engine import ProcessSide, measured
 from ortlens.studies.environments import HERE, Environment, install, place_of
 from ortlens.studies.first_difference import KINDS, Difference, Kind, Pair, SmallestModel, Traced, trace, worst
 from ortlens.studies.programs import program_of
+from ortlens.trace.records import SideResult, column, optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ortlens.studies.apart import ProcessResult
-
-_LIMITS = ProcessLimits(seconds=600.0)
 _ROUND_S = 0.5  # of a side in a round
 _UNSTEADY_RUNS = 20  # of models that return inner values, to find where runs differ
 _WARM_SHARE = 5  # the first fifth of the runs fills caches and arenas
@@ -77,30 +75,26 @@ class OperatorKernels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideResult:
-    """One side, and how it differs from the base."""
+class BisectedSide(SideResult):
+    """One side of a bisection, and how it differs from the base, which is the first side that runs."""
 
-    side: str
-    is_base: bool = False  # the first side that runs
-    versions: Mapping[str, str] = field(default_factory=dict)
-    provider: str = ""
-    level: str = ""
-    status: str = "ok"  # else `uninstalled`, `refused` where a rewrite of ONNX Runtime breaks the model, or how its process ended
-    reason: str = ""
-    call_ns: int | None = None
-    create_ns: int | None = None
-    ratio: float | None = None  # times as long as the base
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    verdict: SpeedVerdict = "unmeasured"
-    runs: int = 0  # in one process, while its memory was read
-    growth: Growth | None = None  # None for fewer than 26 runs, and where the system does not tell
-    output: Difference | None = None  # the worst output against the base's
-    first: Difference | None = None  # the first value that differs as much
-    other_bits_from: str | None = None  # the node of the first value with other bits
-    unsteady: Difference | None = None  # the worst output of the last run against the first, in one process
-    unsteady_first: Difference | None = None  # the first value that differs so
-    kernels: tuple[OperatorKernels, ...] = ()
+    versions: Mapping[str, str] = column("Versions of the packages that it runs with.", default_factory=dict)
+    provider: str = column("Execution provider.", default="")
+    level: str = column("Level of optimisation.", default="")
+    runs: int = column("Runs in one process, while its memory was read.", default=0)
+    results: Literal["", "same bits", "rounding", "differs"] = column("The worst result against that of the base.", default="", brief=7)
+    growth_bytes: int | None = optional(
+        "Memory that its process holds more after each run; 0 where the interval includes none, empty where it was not measured.",
+        unit="bytes",
+        brief=8,
+    )
+    growth: Growth | None = optional("The same with its 99 % interval; empty for fewer than 26 runs, and where the system does not tell.")
+    output: Difference | None = optional("The worst output against that of the base; empty where all have the same bits.")
+    first: Difference | None = optional("The first value that differs as much.")
+    other_bits_from: str | None = optional("The node of the first value with other bits.")
+    unsteady: Difference | None = optional("The worst output of the last run against the first, in one process.")
+    unsteady_first: Difference | None = optional("The first value that differs so.")
+    kernels: tuple[OperatorKernels, ...] = column("Kernels of a call by operator, the most expensive first.", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +102,14 @@ class Bisection:
     """All sides, and the smallest model that shows the first difference."""
 
     target: str
-    rows: tuple[SideResult, ...]
+    rows: tuple[BisectedSide, ...]
     smallest: SmallestModel | None = None
     smallest_side: str = ""
 
     @property
-    def base(self) -> SideResult:
+    def base(self) -> BisectedSide:
         """The side that the others are compared with."""
-        return next(row for row in self.rows if row.is_base)
+        return next(row for row in self.rows if row.verdict == "reference")
 
     @property
     def differs(self) -> bool:
@@ -128,30 +122,41 @@ class Bisection:
         )
 
 
-@dataclass(slots=True)
-class _Side:
-    name: str
-    environment: Environment
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Side(ProcessSide):
     settings: Settings
-    torch: Environment | None = None  # makes the models; None for those of the base
-    row: SideResult = field(default_factory=lambda: SideResult(side=""))
+    maker: Environment | None  # of torch, makes the models; None for those of the base
+    versions: Mapping[str, str]
+    count: int = 0  # runs in its first process
+    seconds: float = 0.0  # time for them
     program: Mapping[str, Any] = field(default_factory=dict)
-    rounds: list[int] = field(default_factory=list)
     answer: Mapping[str, Any] = field(default_factory=dict)  # of its first process
-    folder: Path = field(default_factory=Path)
-
-    @property
-    def runs(self) -> bool:
-        return self.row.status == "ok"
+    found: dict[str, Any] = field(default_factory=dict)  # fields of its row
 
     @property
     def severity(self) -> int:
         """Rank what the first difference is; 0 without one."""
-        return 0 if self.row.first is None else 1 + KINDS.index(self.row.first.kind)
+        return 1 + KINDS.index(self.found["first"].kind) if self.found.get("first") else 0
 
     @property
     def models(self) -> list[tuple[str, str]]:
         return [(part["model"], part["feed"]) for part in self.program["parts"]]
+
+    def round(self) -> int | None:
+        """Run the models in a new process; the first one makes all runs, and keeps values."""
+        if not self.runs:
+            return None
+        ended = self.ask(bisect_run.timed, self.models, self.settings, self.count, _ROUND_S if self.answer else self.seconds)
+        if ended.status != "ok":
+            self.fail(ended.status, ended.reason)
+            return None
+        if "refused" in ended.value:
+            self.fail("refused", ended.value["refused"])
+            return None
+        self.answer = self.answer or ended.value
+        self.first_ns = self.answer["first_ns"]
+        times: list[int] = ended.value["times"]
+        return round(median(times))
 
 
 def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
@@ -177,21 +182,39 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
         raise UsageError(f"there is no level {unknown[0]!r}; the levels are: {', '.join(bisect_run.LEVELS)}")
     sides = _sides(axes, folder)
     for side in sides:
-        if side is sides[0] or (side.torch is not None and side.runs):
+        side.count, side.seconds = max(runs, 4), seconds
+        if side is sides[0] or (side.maker is not None and side.runs):
             _make_program(side, (target, tuple(inputs), seed, dict(options or {})), is_base=side is sides[0])
-        elif side.torch is None:
+        elif side.maker is None:
             side.program = sides[0].program
-    base = _time(sides, runs, seconds)
+    deadline = time.monotonic() + seconds
+    rows = measured(sides, fewest=1, most=MIN_ROUNDS, is_over=lambda: time.monotonic() > deadline, shown="running in turns")
+    base = next((side for side in sides if side.runs), None)
+    if base is None:
+        raise UsageError(f"no side can run: {'; '.join(f'{side.name}: {side.note}' for side in sides)}")
     cut: tuple[SmallestModel, _Side] | None = None
     cost_ns = profiles.measure_cost().in_event
     with progress("comparing", len(sides), "side") as step:
         for side in sides:
             cut = _compared(base, side, 0 if cut is None else cut[1].severity) or cut
             if side.runs:
-                side.row = replace(side.row, kernels=_kernels(side, cost_ns), growth=_growth(side.answer))
+                growth = _growth(side.answer)
+                grown = None if growth is None else max(round(growth.per_run), 0) if growth.low > 0 else 0
+                side.found |= {
+                    "kernels": _kernels(side, cost_ns),
+                    "growth": growth,
+                    "growth_bytes": grown,
+                    "runs": len(side.answer["heap"]),
+                }
             step(1)
-    found = Bisection(target=target, rows=tuple(side.row for side in sides))
+    found = Bisection(target=target, rows=tuple(_row(side, row) for side, row in zip(sides, rows, strict=True)))
     return found if cut is None else replace(found, smallest=cut[0], smallest_side=cut[1].name)
+
+
+def _row(side: _Side, row: SideResult) -> BisectedSide:
+    known = {item.name: getattr(row, item.name) for item in fields(row)}
+    more = {"versions": side.versions, "provider": side.settings.provider, "level": side.settings.level}
+    return BisectedSide(**known | more | side.found)
 
 
 def _sides(axes: Axes, folder: Path) -> list[_Side]:
@@ -246,80 +269,41 @@ def _examined(environment: Environment, refusal: str, folder: Path) -> tuple[dic
     """Return what an environment has; else the status and the reason."""
     if refusal:
         return {}, "uninstalled", refusal
-    made = folder / f"look-{len(list(folder.iterdir()))}"
-    made.mkdir()
-    ended = _run(environment, bisect_run.examined, (), made)
+    ended = ProcessSide(name=environment.name, folder=folder / f"look{len(list(folder.iterdir()))}").ask(
+        bisect_run.examined, environment=environment
+    )
     return (ended.value, "", "") if ended.status == "ok" else ({}, ended.status, ended.reason)
-
-
-def _run(environment: Environment, function: Callable[..., Any], args: Sequence[Any], folder: Path) -> ProcessResult:
-    (folder / "answer.json").unlink(missing_ok=True)
-    return run_in_subprocess(function, args, limits=_LIMITS, folder=folder, environment=environment)
 
 
 def _side(environment: Environment, settings: Settings, maker: Environment | None, facts: Mapping[str, Any], folder: Path) -> _Side:
     known, status, reason = facts[environment.name]
-    folder.mkdir()
     versions = {"onnxruntime": known["onnxruntime"]} if known else {}
     words = [environment.name if environment is not HERE else f"onnxruntime {versions.get('onnxruntime', '')}"]
     words += [maker.name] if maker is not None and maker not in (HERE, environment) else []
     words += [settings.provider] if settings.provider != "CPUExecutionProvider" else []
     words += [f"level {settings.level}"] if settings.level != "all" else []
-    name = ", ".join(words)
-    row = SideResult(side=name, versions=versions, provider=settings.provider, level=settings.level, status=status or "ok", reason=reason)
-    return _Side(name, environment, settings, maker, row, folder=folder)
+    return _Side(
+        name=", ".join(words),
+        status=status or "ok",
+        note=reason,
+        folder=folder,
+        environment=environment,
+        settings=settings,
+        maker=maker,
+        versions=versions,
+    )
 
 
 def _make_program(side: _Side, what: tuple[Any, ...], *, is_base: bool) -> None:
     """Make the models of a side; the base's failure is the user's, that of another a row."""
-    made = side.folder / "program"
-    made.mkdir()
-    ended = _run(side.torch or HERE, program_of, (*what, str(made)), made)
+    ended = side.ask(program_of, *what, environment=side.maker or HERE)
     if ended.status == "ok":
         side.program = ended.value
-        side.row = replace(side.row, versions={**ended.value["versions"], **side.row.versions})
+        side.versions = {**ended.value["versions"], **side.versions}
     elif is_base:
         raise UsageError(f"{what[0]} could not be run: {ended.reason}")
     else:
-        side.row = replace(side.row, status=ended.status, reason=ended.reason)
-
-
-def _time(sides: Sequence[_Side], runs: int, seconds: float) -> _Side:
-    """Run all sides in rounds, each in a new process every time; the first one makes all `runs` and keeps values. Return the base."""
-    deadline = time.monotonic() + seconds
-    with progress("running in turns", MIN_ROUNDS, "round") as step:
-        for number in range(MIN_ROUNDS):
-            if number and time.monotonic() > deadline:
-                break
-            for side in [side for side in sides[:: -1 if number % 2 else 1] if side.runs]:
-                _one_round(side, max(runs, 4), seconds if number == 0 else _ROUND_S)
-            step(1)
-    base = next((side for side in sides if side.runs), None)
-    if base is None:
-        raise UsageError(f"no side can run: {'; '.join(f'{side.name}: {side.row.reason}' for side in sides)}")
-    base.row = replace(base.row, is_base=True)
-    for side in filter(lambda side: side.runs, sides):
-        facts = {"call_ns": round(median(side.rounds)), "create_ns": side.answer["create_ns"], "runs": len(side.answer["heap"])}
-        if side is not base:
-            timing = AbTiming(base.rounds, side.rounds)
-            low, high = timing.interval
-            facts |= {"ratio": timing.ratio, "ratio_low": low, "ratio_high": high, "verdict": timing.verdict}
-        side.row = replace(side.row, **facts)
-    return base
-
-
-def _one_round(side: _Side, runs: int, seconds: float) -> None:
-    made = side.folder / f"round{len(side.rounds)}"
-    made.mkdir()
-    ended = _run(side.environment, bisect_run.timed, (side.models, side.settings, str(made), runs, seconds), made)
-    if ended.status != "ok":
-        side.row = replace(side.row, status=ended.status, reason=ended.reason)
-        return
-    if "refused" in ended.value:
-        side.row = replace(side.row, status="refused", reason=ended.value["refused"])
-        return
-    side.answer = side.answer or ended.value
-    side.rounds.append(round(median(ended.value["times"])))
+        side.fail(ended.status, ended.reason)
 
 
 def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[SmallestModel, _Side] | None:
@@ -332,21 +316,22 @@ def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[SmallestMode
         own, theirs = side.answer["values"], base.answer["values"]
         if (unsteady := worst([(each["first"], each["last"]) for each in own])) is not None:
             traced = _traced(side, side, partial(_twice, side), unsteady.kind)
-            side.row = replace(side.row, unsteady=unsteady, unsteady_first=None if traced is None else traced.first)
+            side.found |= {"unsteady": unsteady, "unsteady_first": None if traced is None else traced.first}
         if side is base:
             return None
         pairs = [(ours["first"], others["first"]) for ours, others in zip(theirs, own, strict=False)]
         output = worst(pairs if side.program is base.program else [(base.program["results"], side.program["results"])])
-        side.row = replace(side.row, output=output)
+        side.found |= {"output": output, "results": "same bits" if output is None else output.kind}
+        side.found["max_abs"] = 0.0 if output is None else output.max_abs
         if output is None:
             return None
         kind = output.kind
-    elif not side.program or not side.row.versions or side.row.status == "refused":
+    elif not side.program or not side.versions or side.status == "refused":
         return None
     wants_cut = side.program is base.program and 1 + KINDS.index(kind) > cut_severity
     found = _traced(base, side, partial(_both, base, side), kind, wants_cut=wants_cut)
     if found is not None:
-        side.row = replace(side.row, first=found.first, other_bits_from=found.other_bits_from)
+        side.found |= {"first": found.first, "other_bits_from": found.other_bits_from}
     return None if found is None or found.cut is None else (found.cut, side)
 
 
@@ -367,9 +352,7 @@ def _twice(side: _Side, ours: tuple[str, str], _: tuple[str, str]) -> tuple[Mapp
 
 def _values(side: _Side, model: tuple[str, str], runs: int = 1) -> Mapping[str, str]:
     """Run a model on a side; an `error` where the process does not survive."""
-    made = side.folder / f"values{len(list(side.folder.iterdir()))}"
-    made.mkdir()
-    ended = _run(side.environment, bisect_run.values, (*model, side.settings, str(made), runs), made)
+    ended = side.ask(bisect_run.values, *model, side.settings, runs)
     found: Mapping[str, str] = ended.value if ended.status == "ok" else {"error": ended.reason}
     return found
 
@@ -393,9 +376,7 @@ def growth_of(samples: Sequence[int], of: str) -> Growth | None:
 
 def _kernels(side: _Side, cost_ns: float) -> tuple[OperatorKernels, ...]:
     """Profile a side, and sum up its kernels by operator, the most expensive first; none where the profile fails."""
-    made = side.folder / "profile"
-    made.mkdir()
-    ended = _run(side.environment, bisect_run.profiled, (side.models, side.settings, str(made)), made)
+    ended = side.ask(bisect_run.profiled, side.models, side.settings)
     rows = [row for answer in ended.value for row in _kernels_in(answer, cost_ns)] if ended.status == "ok" else []
     groups: dict[tuple[str, str], list[OperatorKernels]] = {}
     for row in rows:

@@ -33,7 +33,7 @@ class Settings:
     threads: int = 1
 
 
-def examined() -> dict[str, Any]:
+def examined(_folder: str) -> dict[str, Any]:
     """Look at what is installed: the version of ONNX Runtime, and its providers."""
     import onnxruntime
 
@@ -66,7 +66,7 @@ def session_of(model: str, settings: Settings, profile: Path | None = None, with
     return session
 
 
-def values(model: str, feed: str, settings: Settings, folder: str, runs: int) -> dict[str, str]:
+def values(folder: str, model: str, feed: str, settings: Settings, runs: int) -> dict[str, str]:
     """Run a model on its inputs, and write the outputs of the first and of the last run; an `error` where it fails."""
     stage(f"running {Path(model).name}")
     try:
@@ -79,7 +79,7 @@ def values(model: str, feed: str, settings: Settings, folder: str, runs: int) ->
     return {name: write_values(result, Path(folder) / f"{name}.npz") for name, result in results.items()}
 
 
-def timed(models: Sequence[tuple[str, str]], settings: Settings, folder: str, runs: int, seconds: float) -> dict[str, Any]:
+def timed(folder: str, models: Sequence[tuple[str, str]], settings: Settings, runs: int, seconds: float) -> dict[str, Any]:
     """Time a call, which runs the models one after the other, and read the memory of the process after each; keep first and last values.
 
     If a rewrite of ONNX Runtime breaks a model, so that no session can be made, the answer is a sentence, `refused`.
@@ -92,9 +92,9 @@ def timed(models: Sequence[tuple[str, str]], settings: Settings, folder: str, ru
         if session is None:
             return {"refused": broken}
         calls.append(_call_of(session, feed))
-    create_ns = time.perf_counter_ns() - began
     stage("running")
     first = last = [call() for call in calls]
+    first_ns = time.perf_counter_ns() - began
     deadline, clock = time.perf_counter_ns() + round(seconds * 1e9), time.perf_counter_ns
     times, heap, resident = (array("q", bytes(8 * runs)) for _ in range(3))  # in place: a list would grow while memory is watched
     count, process = 0, os.getpid()
@@ -110,7 +110,7 @@ def timed(models: Sequence[tuple[str, str]], settings: Settings, folder: str, ru
     ]
     skipped = min(_UNCOUNTED, count - 1)
     return {
-        "create_ns": create_ns,
+        "first_ns": first_ns,
         "times": list(times[skipped:count]),
         "heap": list(heap[:count]),
         "resident": list(resident[:count]),
@@ -129,7 +129,7 @@ def _session_or_why(model: str, settings: Settings) -> tuple[Any, str]:
         return None, f"{' and '.join(names)}, without which it loads. {error}"[:600]
 
 
-def profiled(models: Sequence[tuple[str, str]], settings: Settings, folder: str) -> list[dict[str, Any]]:
+def profiled(folder: str, models: Sequence[tuple[str, str]], settings: Settings) -> list[dict[str, Any]]:
     """Run each model in turns with and without the profiler; return where the profile is, the times, and which runs count."""
     found = []
     for place, (model, feed) in enumerate(models):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from typing import TYPE_CHECKING
 
 from ortlens._files import whole_folder
 from ortlens.lens.repro.evidence import versions, without_paths
 from ortlens.units import counted, size_from_bytes, time_from_ns
+from ortlens.views.table import brief_columns, shown_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ortlens.studies.bisect import Bisection, OperatorKernels, SideResult
+    from ortlens.studies.bisect import BisectedSide, Bisection, OperatorKernels
     from ortlens.studies.first_difference import Difference
 
-HEADS = ("side", "time per call", "of the base", "99 % interval", "results", "memory per run")
 _WORTH, _SHARE = 1.1, 0.05  # of operators whose time differs: the least ratio, and the least share of a call
 _NAMED = 5  # operators that are listed
 _RIGHT = {
@@ -53,52 +52,28 @@ sys.exit(not same)
 """
 
 
-def cells(row: SideResult) -> tuple[str, ...]:
-    """Lay a side out as a row of the table."""
-    if row.status != "ok":
-        return (row.side, row.status, "", "", "", "")
-    sure = row.verdict != "unmeasured"
-    return (
-        row.side,
-        time_from_ns(row.call_ns or 0),
-        "" if row.ratio is None else f"{row.ratio:.2f}x {row.verdict if sure else '(few rounds)'}",
-        f"{row.ratio_low:.2f}x to {row.ratio_high:.2f}x" if sure else "",
-        "base" if row.is_base else "same bits" if row.output is None else row.output.kind,
-        _growth_words(row),
-    )
-
-
-def _growth_words(row: SideResult) -> str:
-    if row.growth is None:
-        return "not measured"
-    growth = row.growth
-    if growth.low > 0:
-        return f"+{size_from_bytes(growth.per_run)}"
-    return "no growth" if growth.high <= 0 else f"below {size_from_bytes(math.ceil(growth.high))}"
-
-
 def sentences(result: Bisection) -> Iterator[str]:
     """Say what differs from the base, a side after the other."""
     base = result.base
     for row in result.rows:
         if row.status == "refused":
-            yield f"{row.side}: refused: broken by ONNX Runtime's {row.reason}"
+            yield f"{row.way}: refused: broken by ONNX Runtime's {row.note}"
             continue
         if row.status != "ok":
-            yield f"{row.side}: {row.status}: {row.reason}{_origin(row.first) if row.first is not None else ''}"
+            yield f"{row.way}: {row.status}: {row.note}{_origin(row.first) if row.first is not None else ''}"
             continue
         if row.output is not None:
-            yield f"{row.side}: {_difference(row.output)}{_origin(row.first, row.other_bits_from)}"
+            yield f"{row.way}: {_difference(row.output)}{_origin(row.first, row.other_bits_from)}"
         if row.unsteady is not None:
             what = f"the last of {row.runs} runs differs from the first in one process"
-            yield f"{row.side}: {what}: {_difference(row.unsteady)}{_origin(row.unsteady_first)}"
+            yield f"{row.way}: {what}: {_difference(row.unsteady)}{_origin(row.unsteady_first)}"
         if row.growth is not None and row.growth.low > 0:
             what = "malloc holds" if row.growth.of == "heap" else "the process holds"
             low, high = size_from_bytes(row.growth.low), size_from_bytes(row.growth.high)
             more = f"{size_from_bytes(row.growth.per_run)} more after each of {row.runs} runs"
-            yield f"{row.side}: {what} {more} (99 % interval {low} to {high})"
+            yield f"{row.way}: {what} {more} (99 % interval {low} to {high})"
         if row is not base and (changed := changed_kernels(base, row)):
-            yield f"{row.side}: time per call by operator, of the base -> here: {'; '.join(changed)}"
+            yield f"{row.way}: time per call by operator, of the base -> here: {'; '.join(changed)}"
     if result.smallest is not None:
         right = f" {_RIGHT[result.smallest.right]}" if result.smallest.right else ""
         yield f"A model of {counted(result.smallest.nodes, 'node')} shows the difference on {result.smallest_side}.{right}"
@@ -124,7 +99,7 @@ def _origin(first: Difference | None, other_bits_from: str | None = None) -> str
     return f". First in {first.node} ({first.op_type}){place}{note}{before}"
 
 
-def changed_kernels(base: SideResult, row: SideResult) -> list[str]:
+def changed_kernels(base: BisectedSide, row: BisectedSide) -> list[str]:
     """List the operators whose time differs by more than their stretches do, the largest difference first."""
     ours, theirs = ({kernel.op_type: kernel for kernel in side.kernels} for side in (row, base))
     whole = max(sum(kernel.total_ns for kernel in base.kernels), 1)
@@ -152,7 +127,7 @@ def write_issue(result: Bisection, folder: Path, command: str) -> Path:
     with whole_folder(folder, mark="ISSUE.md") as made:
         cut = result.smallest
         if cut is not None:
-            row = next(row for row in result.rows if row.side == result.smallest_side)
+            row = next(row for row in result.rows if row.way == result.smallest_side)
             for source, name in ((cut.model, "model.onnx"), (cut.inputs, "inputs.npz"), (cut.expected, "expected.npz")):
                 shutil.copyfile(source, made / name)
             level = "ORT_DISABLE_ALL" if row.level == "disable" else f"ORT_ENABLE_{row.level.upper()}"
@@ -166,11 +141,12 @@ def issue_of(result: Bisection, command: str) -> str:
     base = result.base
     others = [row for row in result.rows if row is not base]
     lines = [f"# {_title(result)}", "", *(f"- {without_paths(line)}" for line in sentences(result)), "", "## Sides", ""]
-    lines += _table([HEADS, *(cells(row) for row in result.rows)])
+    shown = shown_columns(result.rows, (*brief_columns(result.rows), "status"))
+    lines += _table([[column.head for column in shown], *zip(*(column.cells for column in shown), strict=True)])
     lines += ["", "## Versions", "", *(f"- {name} {version}" for name, version in {**versions(), **base.versions}.items())]
     for row in others:
         other = [f"{name} {version}" for name, version in row.versions.items() if base.versions.get(name) != version]
-        lines += [f"- {row.side}: {', '.join(other)}"] if other else []
+        lines += [f"- {row.way}: {', '.join(other)}"] if other else []
     lines += ["", "## To reproduce", "", "```", without_paths(command), "```", ""]
     if result.smallest is not None:
         text = "The folder has the smallest model that shows it, its inputs, and the results of the base:"
@@ -183,19 +159,19 @@ def _title(result: Bisection) -> str:
     others = [row for row in result.rows if row is not base]
     row = next((row for row in others if row.output is not None and row.output.kind == "differs"), None)
     if (failed := next((row for row in others if row.status in ("crashed", "failed")), None)) is not None:
-        return f"{failed.first.op_type if failed.first is not None else 'The model'}: fails in {failed.side}, runs in {base.side}"
+        return f"{failed.first.op_type if failed.first is not None else 'The model'}: fails in {failed.way}, runs in {base.way}"
     if row is not None:
         node = f"{row.first.op_type}: " if row.first is not None else ""
-        right = None if result.smallest is None or result.smallest_side != row.side else result.smallest.right
-        wrong = {"other": (base.side, row.side), "base": (row.side, base.side)}.get(right or "")
+        right = None if result.smallest is None or result.smallest_side != row.way else result.smallest.right
+        wrong = {"other": (base.way, row.way), "base": (row.way, base.way)}.get(right or "")
         if wrong is not None:
             return f"{node}wrong results in {wrong[0]}, right ones in {wrong[1]}"
-        return f"{node}other results in {row.side} than in {base.side}"
+        return f"{node}other results in {row.way} than in {base.way}"
     if (row := next((row for row in result.rows if row.growth is not None and row.growth.low > 0), None)) is not None:
-        return f"Memory grows with each run in {row.side}"
+        return f"Memory grows with each run in {row.way}"
     if (row := next((row for row in others if row.verdict in ("slower", "faster")), None)) is not None:
-        return f"{row.side} takes {row.ratio:.2f} times as long as {base.side}"
-    return f"{base.side} against {counted(len(others), 'other side')}"
+        return f"{row.way} takes {row.ratio:.2f} times as long as {base.way}"
+    return f"{base.way} against {counted(len(others), 'other side')}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

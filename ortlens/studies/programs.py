@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ortlens.lens.repro.case import ReproCase, Subject
 
 
-def program_of(target: str, texts: Sequence[str], seed: int, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
+def program_of(folder: str, target: str, texts: Sequence[str], seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Write the models of a target and their inputs; return their files, the lines that nodes come from, versions and results.
 
     The target is `MODULE:NAME` or an ONNX file. Raises `UsageError` where nothing of it runs in ONNX Runtime.

@@ -100,7 +100,7 @@ def survey(  # noqa: PLR0913 - the settings of a survey
         reports: Whether each case gets a report of its own.
         retry: Run cases again that have no result in the folder but a reason.
         title: Title of the page.
-        tell: Called with the row of each case as it comes.
+        tell: Called with the row of each case as it comes, first with those that are there already.
 
     Returns:
         A row per case and options, in the order given: status, reason, key figures, times, capture. The columns are documented with the
@@ -120,27 +120,36 @@ def survey(  # noqa: PLR0913 - the settings of a survey
     extras = CaseExtras(profile=profile, verify=verify, reports=reports and folder is not None)
     local = ProcessLimits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, usable_cores() // count))
     limits = _shared(local, count) if client is None else ProcessLimits(seconds=time_limit, memory_bytes=memory_limit)
-    jobs = []
-    for case in cases_from(cases, options):
-        own = replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
-        jobs.append(Job(case=case, key=key_of(case, extras), extras=extras, limits=own))
+    jobs = [_job(case, extras, limits) for case in cases_from(cases, options)]
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) if folder is None else Path(folder)
         results = Results(place)
-        rows = {job.key: row for job in jobs if (row := results.kept(job, retry=retry)) is not None}
+        rows: dict[str, SurveyRow] = {}
+
+        def add(job: Job, row: SurveyRow) -> None:
+            rows[job.key] = row if folder is not None else replace(row, capture=None)
+            if tell is not None:
+                tell(rows[job.key])
+
+        for job in jobs:
+            if (row := results.kept(job, retry=retry)) is not None and job.key not in rows:
+                add(job, row)
         missing = list({job.key: job for job in jobs if job.key not in rows}.values())
         try:
             with progress("survey", len(missing), "case") as step:
                 for job, outcome in _on_cluster(client, missing) if client is not None else _here(missing, count):
-                    rows[job.key] = _kept(results, job, outcome)
+                    add(job, _kept(results, job, outcome))
                     step(1)
-                    if tell is not None:
-                        tell(rows[job.key])
         finally:
             found = [rows[job.key] for job in jobs if job.key in rows]
             if folder is not None:
                 results.write_page(found, title)
-    return frame_from_records(TABLE, found if folder is not None else [replace(row, capture=None) for row in found])
+    return frame_from_records(TABLE, found)
+
+
+def _job(case: Case, extras: CaseExtras, limits: ProcessLimits) -> Job:
+    own = replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
+    return Job(case=case, key=key_of(case, extras), extras=extras, limits=own)
 
 
 def run_case(job: Job, stop: threading.Event | None = None) -> CaseOutcome:

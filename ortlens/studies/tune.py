@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -12,17 +12,17 @@ from ortlens import _torch
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
 from ortlens._shell import progress
-from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions
 from ortlens.backend.runtime import devices
-from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.backend.runtime.processor import exact_products
-from ortlens.errors import UsageError
+from ortlens.errors import OrtLensError, UsageError
+from ortlens.lens.explain_torch import Generating, is_generate
 from ortlens.lens.freeze import freeze
 from ortlens.lens.observing.time_budget import TimeBudget
-from ortlens.lens.verify.compare_values import Tolerances, compare
-from ortlens.trace.records import column
+from ortlens.studies.engine import LocalSide, measured, start
+from ortlens.trace.records import SideResult, column
+from ortlens.trace.schema import frame_from_records, table_from_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,23 +32,20 @@ if TYPE_CHECKING:
 
 _MOST_ROUNDS = 40
 _NOT_COPIED = "not tried: ONNX Runtime cannot copy the session options that were given, with their libraries of operators"
-_NOTES: Mapping[SpeedVerdict, str] = {"slower": "slower", "same": "no difference outside the noise"}
-_TOLERANCES = Tolerances(atol=0, rtol={torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One setting that was tried."""
+class Trial(SideResult):
+    """One setting that was tried, on top of those kept before; the last row, `all`, is what was kept against the options given."""
 
     option: str = column("The option; `call` for another way of calling, which is no option.")
     value: str = column("The value that was tried.")
-    ratio: float | None = column(
-        "Times as long as with the given options: the median over the rounds; empty if not measured.", default=None
-    )
-    spread: float | None = column("Width of the 99 % interval of the ratio against the best options so far.", default=None)
-    verified: bool | None = column("Whether the results match eager; empty if it could not run.", default=None)
-    chosen: bool = column("Whether it is among the returned options.", default=False)
-    note: str = column("Why it was not measured, or not chosen.", default="")
+    verified: bool | None = column("Whether the results match eager; empty if it could not run.", default=None, brief=7)
+    chosen: bool = column("Whether it is among the returned options.", default=False, brief=8)
+
+
+TABLE = table_from_record("tune", Trial)  # the columns of the frame
+_Best: TypeAlias = tuple[LocalSide, OrtBackendOptions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +59,9 @@ class _Candidate:
     advice: str = ""
     why_not: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A compiled target, and how many times as long it takes as with the options that were given."""
-
-    call: Callable[[], Any]
-    ratio: float
-    options: OrtBackendOptions
+    @property
+    def way(self) -> str:
+        return self.value if self.option == "call" or "=" in self.value else f"{self.option}={self.value}"
 
 
 def tune(
@@ -99,13 +91,17 @@ def tune(
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
-        import pandas as pd
-
-        chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s)).run(given)
-        names = [each.name for each in fields(Trial)]
-        return chosen, pd.DataFrame([asdict(trial) for trial in trials], columns=names)
+        chosen, trials = tried(target, args, kwargs, given, TimeBudget(budget_s))
+        return chosen, frame_from_records(TABLE, trials)
 
     return run
+
+
+def tried(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], given: OrtBackendOptions, budget: TimeBudget
+) -> tuple[OrtBackendOptions, list[Trial]]:
+    """Do what `tune` does for one call; return the options, and a row per trial."""
+    return _Tuning(target, args, kwargs, budget).run(given)
 
 
 class _Tuning:
@@ -115,15 +111,15 @@ class _Tuning:
         self._target, self._args, self._kwargs = target, args, kwargs
         self._budget = budget
         self._expected = _torch.tensors_of(target(*args, **kwargs))
-        self._wait = waiting_for(target, args, kwargs, self._expected)
         self._trials: list[Trial] = []
         self._partitions = 0
-        self.tried = ""  # the option that is being tried
 
     def run(self, given: OrtBackendOptions) -> tuple[OrtBackendOptions, list[Trial]]:
-        first = best = _Running(self._compiled(given), 1.0, given)
+        base = self._side("given options", partial(self._compiled, given))
+        base.start(self._expected)
+        first = best = base, given
         if given.ort_session_options is not None:
-            self._note(_Candidate("ort_session_options", "other threads"), note=_NOT_COPIED)
+            self._note(_Candidate("ort_session_options", "other threads"), _NOT_COPIED)
         weights = list(self._target.state_dict().values()) if isinstance(self._target, torch.nn.Module) else []
         tensors = _torch.tensors_of((self._args, dict(self._kwargs), weights))
         candidates = [*_candidates(given, tensors, self._partitions), *self._calls()]
@@ -133,84 +129,83 @@ class _Tuning:
                 step(1)
         return self._confirmed(first, best)
 
+    def _side(self, way: str, make: Callable[[], Callable[[], Any]]) -> LocalSide:
+        return LocalSide(name=way, make=make, given=(self._target, self._args, self._kwargs))
+
     def _compiled(self, options: OrtBackendOptions, given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None) -> Callable[[], Any]:
         args, kwargs = given or (self._args, self._kwargs)
         backend = OrtBackend(options)
-        with _torch.quiet():
-            compiled = _torch.compiled_apart(self._target, backend)
-            call = partial(compiled, *args, **kwargs)
-            call()
+        compiler = partial(_torch.compiled_apart, backend=backend)
+        compiled = Generating(self._target, compiler).compiled if is_generate(self._target) else compiler(self._target)
+        call = partial(compiled, *args, **kwargs)
+        call()
         self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)
         return call
 
     def _calls(self) -> Iterator[_Candidate]:
         """List other ways of calling, which are no options."""
         args, kwargs = self._args, self._kwargs
-        if any(_is_image(tensor) for tensor in _torch.tensors_of((args, dict(kwargs)))):  # as many loaders make them
-            given = _torch.map_tensors(_with_channels_last, (args, dict(kwargs)))
-            advice = "no option: pass x.to(memory_format=torch.channels_last)"
-            yield _Candidate("call", "channels_last inputs", make=lambda options: self._compiled(options, given), advice=advice)
+        tensors = _torch.tensors_of((args, dict(kwargs)))
+        changes: list[tuple[str, Callable[[torch.Tensor], torch.Tensor], str]] = []
+        if any(_is_image(tensor) for tensor in tensors):  # as many loaders make them
+            changes.append(("channels_last inputs", _with_channels_last, "x.to(memory_format=torch.channels_last)"))
+        if not all(tensor.is_contiguous() for tensor in tensors):
+            changes.append(("contiguous inputs", torch.Tensor.contiguous, "x.contiguous(), made once for many calls"))
+        for value, change, code in changes:
+            given = _torch.map_tensors(change, (args, dict(kwargs)))
+            yield _Candidate("call", value, make=partial(self._compiled, given=given), advice=f"Pass {code}.")
 
         def frozen(options: OrtBackendOptions) -> Callable[[], Any]:
             return partial(freeze(self._target, *args, options=options, **kwargs), *args, **kwargs)
 
         why_not = "gradients are enabled" if torch.is_grad_enabled() else ""
-        yield _Candidate("call", "ortlens.freeze", make=frozen, advice="no option: call ortlens.freeze for it", why_not=why_not)
+        yield _Candidate("call", "ortlens.freeze", make=frozen, advice="Call ortlens.freeze.", why_not=why_not)
 
-    def _tried(self, candidate: _Candidate, best: _Running) -> _Running:
+    def _tried(self, candidate: _Candidate, best: _Best) -> _Best:
         """Try a candidate, and return the better one of it and the best so far."""
-        self.tried = candidate.option
         why_not = candidate.why_not or (self._budget.over if self._budget.is_over() else "")
         if why_not:
-            self._note(candidate, note=f"not tried: {why_not}")
+            self._note(candidate, f"not tried: {why_not}")
             return best
         try:
-            options = replace(best.options, **candidate.settings)
-            if candidate.make is None and options == best.options:
-                return best
-            call = (candidate.make or self._compiled)(options)
-            verified = self._matches(call())
-        except Exception as error:  # noqa: BLE001 - a setting that cannot run is a row with its reason
-            self._note(candidate, note=f"{type(error).__name__}: {error}"[:200])
+            options = replace(best[1], **candidate.settings)
+        except OrtLensError as error:  # options that exclude each other
+            self._note(candidate, f"not tried: {error}")
             return best
-        timing = self._compared(best.call, call)
-        made = _Running(call, best.ratio * timing.ratio, options)
-        keeps = verified and timing.verdict == "faster" and candidate.make is None
-        note = _NOTES.get(timing.verdict, candidate.advice) if verified else "results differ from eager"
-        self._note(candidate, timing, ratio=made.ratio, verified=verified, chosen=keeps, note=note)
-        return made if keeps else best
+        if candidate.make is None and options == best[1]:
+            return best
+        side = self._side(candidate.way, partial(candidate.make or self._compiled, options))
+        start([side], self._expected)
+        row = self._against(best[0], side)
+        keeps = bool(side.matches) and row.verdict == "faster" and candidate.make is None
+        note = candidate.advice if row.verdict == "faster" else row.note
+        self._add(candidate, replace(row, note="results differ from eager" if side.matches is False else note), side.matches, chosen=keeps)
+        return (side, options) if keeps else best
 
-    def _confirmed(self, first: _Running, best: _Running) -> tuple[OrtBackendOptions, list[Trial]]:
+    def _confirmed(self, first: _Best, best: _Best) -> tuple[OrtBackendOptions, list[Trial]]:
         """Measure everything that was kept against what was given; several comparisons find a difference by chance."""
         if best is first:
-            return first.options, self._trials
-        self.tried = "all"
-        timing = self._compared(first.call, best.call)
-        holds = timing.verdict == "faster"
-        together = " ".join(f"{trial.option}={trial.value}" for trial in self._trials if trial.chosen)
+            return first[1], self._trials
+        together = ", ".join(trial.way for trial in self._trials if trial.chosen)
+        row = self._against(first[0], best[0])
+        holds = row.verdict == "faster"
         if not holds:
             again = "did not hold when measured again"
             self._trials = [replace(trial, chosen=False, note=again) if trial.chosen else trial for trial in self._trials]
-        self._note(_Candidate("all", together), timing, ratio=timing.ratio, verified=True, chosen=holds)
-        return (best if holds else first).options, self._trials
+        self._add(_Candidate("all", together), row, verified=True, chosen=holds)
+        return (best if holds else first)[1], self._trials
 
-    def _note(self, candidate: _Candidate, timing: AbTiming | None = None, **facts: Any) -> None:  # noqa: ANN401 - the fields of a trial
-        if timing is not None:
-            low, high = timing.interval
-            facts["spread"] = high - low
-        self._trials.append(Trial(option=candidate.option, value=candidate.value, **facts))
+    def _note(self, candidate: _Candidate, reason: str) -> None:
+        self._add(candidate, SideResult(way=candidate.way, verdict="unmeasured", status="skipped", note=reason))
 
-    def _matches(self, result: object) -> bool:
-        given = _torch.tensors_of(result)
-        if [(tensor.shape, tensor.dtype) for tensor in given] != [(tensor.shape, tensor.dtype) for tensor in self._expected]:
-            return False
-        return all(
-            compare(ours, theirs, None, _TOLERANCES.of(ours.dtype)).agrees for ours, theirs in zip(given, self._expected, strict=True)
-        )
+    def _add(self, candidate: _Candidate, row: SideResult, verified: bool | None = None, *, chosen: bool = False) -> None:  # noqa: FBT001 - a result
+        if chosen:  # an option has one value
+            self._trials = [replace(trial, chosen=trial.chosen and trial.option != candidate.option) for trial in self._trials]
+        known = asdict(row) | {"way": candidate.way}
+        self._trials.append(Trial(**known, option=candidate.option, value=candidate.value, verified=verified, chosen=chosen))
 
-    def _compared(self, base: Callable[[], Any], other: Callable[[], Any]) -> AbTiming:
-        ways = clocked_often(base, self._wait), clocked_often(other, self._wait)
-        return AbTiming(*take_turns(ways, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=self._budget.is_over))
+    def _against(self, base: LocalSide, other: LocalSide) -> SideResult:
+        return measured((base, other), most=_MOST_ROUNDS, is_over=self._budget.is_over)[1]
 
 
 def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Candidate]:

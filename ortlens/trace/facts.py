@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from ortlens.trace.records import Figures, MachinePeak, RunVariant
+from ortlens.trace.records import Figures, MachinePeak, SideResult
 from ortlens.trace.schema import FIGURES
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - any figure
     return _WORDS[value] if isinstance(value, bool) else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _way_text(way: RunVariant) -> str:
+def _way_text(way: SideResult) -> str:
     if way.call_ns is None:
         return f"{_UNMEASURED}{way.note}"[:300]
     low, ratio, high = (1.0 if value is None else value for value in (way.ratio_low, way.ratio, way.ratio_high))
@@ -62,7 +62,7 @@ def figures_from_facts(facts: Mapping[str, str]) -> tuple[Figures, dict[str, str
     """Read the figures out of the facts of a capture of the first schema, and return the other facts; what is no figure stays there."""
     values: dict[str, Any] = {}
     peaks: list[MachinePeak] = []
-    ways: list[RunVariant] = []
+    ways: list[SideResult] = []
     left: dict[str, str] = {}
     plain = {column.name: column for column in FIGURES.columns if column.rows is None}
     for name, text in facts.items():
@@ -103,13 +103,13 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _way(name: str, text: str) -> RunVariant | None:
+def _way(name: str, text: str) -> SideResult | None:
     if text.startswith(_UNMEASURED):
-        return RunVariant(way=name, verdict="unmeasured", note=text.removeprefix(_UNMEASURED))
+        return SideResult(way=name, verdict="unmeasured", note=text.removeprefix(_UNMEASURED))
     match = _WAY.fullmatch(text)
     ratios = [_number(match[name]) for name in ("ratio", "low", "high")] if match else []
     if match is None or None in ratios:
         return None
     ratio, low, high = ratios
     verdict: Any = match["verdict"]
-    return RunVariant(way=name, verdict=verdict, call_ns=int(match["call"]), ratio=ratio, ratio_low=low, ratio_high=high)
+    return SideResult(way=name, verdict=verdict, call_ns=int(match["call"]), ratio=ratio, ratio_low=low, ratio_high=high)

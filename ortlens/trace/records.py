@@ -8,7 +8,7 @@ reference page in the docs is generated from the same place, so nothing about a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 SCHEMA_VERSION = 2
@@ -37,7 +37,9 @@ Refusal: TypeAlias = Literal["no_kernel", "opset", "dtype", "chosen", "compiles"
 GraphUse: TypeAlias = Literal["replayed", "slower", "threads", "many", "large", "failed", "refused", "waiting"]
 WeightsChange: TypeAlias = Literal["written", "replaced", "other_module"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
-VariantVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
+SideVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
+ProcessStatus: TypeAlias = Literal["ok", "failed", "crashed", "timeout", "memory", "lost"]
+SideStatus: TypeAlias = Literal[ProcessStatus, "refused", "uninstalled", "skipped"]
 
 
 OUTSIDE = "outside of nodes"
@@ -54,13 +56,13 @@ _TRAITS = (
 _RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
 
 
-def column(meaning: str, *, unit: str = "", default: object = MISSING, brief: int = 0) -> Any:  # noqa: ANN401 - a field() in disguise
+def column(meaning: str, *, unit: str = "", brief: int = 0, **defaults: Any) -> Any:  # noqa: ANN401 - a field() in disguise
     """Declare a record field with the meaning of its column, in a sentence, and its unit: `ns`, `bytes`, `flops`, or none.
 
     `brief` is its place, from 1, among the columns that are shown where there is no room for all; `file` stands for `line` too.
     """
     metadata = {"meaning": meaning, "unit": unit, "brief": brief}
-    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+    return field(metadata=metadata, **defaults)
 
 
 def optional(meaning: str, *, unit: str = "", brief: int = 0) -> Any:  # noqa: ANN401 - likewise
@@ -600,24 +602,29 @@ Record: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunVariant:
-    """One way of running a model, against PyTorch without compilation."""
+class SideResult:
+    """One way of running a program, timed in turns with others, against the base of the comparison."""
 
-    way: str = column(
-        "`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.", brief=1
+    way: str = column("Its name; of `ortlens bench`: `eager`, `inductor`, `ortlens`, `frozen` (`ortlens.freeze`), `exported`.", brief=1)
+    verdict: SideVerdict = column(
+        "`faster` or `slower` than the base, the `reference`, if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` "
+        "without times of ten rounds.",
+        brief=6,
     )
-    verdict: VariantVerdict = column(
-        "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run.",
-        brief=8,
+    status: SideStatus = column(
+        "`ok`, or why there are no times: `failed` raised an error, `crashed`, `timeout`, `memory` and `lost` are ends of its process, "
+        "`refused` is what ONNX Runtime breaks by itself, `uninstalled` is what pip could not get, `skipped` was not tried.",
+        default="ok",
     )
     call_ns: int | None = optional("Time of a call, the median over the rounds.", unit="ns", brief=2)
-    ratio: float | None = optional("Times as long as eager: the median over the rounds of the ratio within a round.", brief=3)
-    ratio_low: float | None = optional("Lower end of its 99 % interval.", brief=4)
+    ratio: float | None = optional("Times as long as the base: the median over the rounds of the ratio within a round.", brief=3)
+    ratio_low: float | None = optional("Lower end of its 99 % interval; empty for less than ten rounds.", brief=4)
     ratio_high: float | None = optional("Upper end of it.", brief=5)
-    first_ns: int | None = optional("Time of the first call, compilation or export included.", unit="ns", brief=6)
-    max_abs: float | None = optional("Largest absolute difference of a result from eager; infinite for other shapes or NaN.", brief=7)
+    first_ns: int | None = optional("Time of the first call, with what it takes to make it callable.", unit="ns", brief=10)
+    max_abs: float | None = optional("Largest absolute difference of a result from eager; infinite for other shapes or NaN.", brief=9)
+    peak_bytes: int | None = optional("The most memory that its processes held; empty in this process.", unit="bytes")
     rounds: int = column("Rounds; in each, every way is timed once.", default=0)
-    note: str = column("Why it was not measured.", default="")
+    note: str = column("Why there are no times, or what else is to be known.", default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -695,7 +702,7 @@ class Figures:
     )
     freeze_refused: str | None = optional("Where it was tried and does not work: why.")
     peaks: tuple[MachinePeak, ...] = column("What the machine reached, on as many threads as the profiled sessions have.", default=())
-    ways: tuple[RunVariant, ...] = column("The ways of running the model that `bench` measured.", default=())
+    ways: tuple[SideResult, ...] = column("The ways of running the model that `bench` measured.", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

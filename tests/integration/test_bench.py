@@ -12,6 +12,7 @@ from ortlens import cli
 from ortlens.errors import UsageError
 from ortlens.studies import bench as bench_module
 from ortlens.studies.bench import bench
+from ortlens.studies.engine import difference
 from tests.answers import answered
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def test_what_the_target_raises_is_raised_and_an_unknown_way_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [torch.ones(2), torch.tensor([1.0, float("nan"), 1.0])])
 def test_results_that_cannot_be_compared_differ_without_bound(wrong: torch.Tensor) -> None:
-    assert bench_module._difference(torch.ones(3), wrong) == float("inf")
-    assert bench_module._difference(wrong, wrong) == 0.0
+    assert difference([torch.ones(3)], [wrong]) == (float("inf"), False)
+    assert difference([wrong], [wrong]) == (0.0, True)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from ortlens import cli
 from ortlens.errors import UsageError
-from ortlens.studies.bisect import Axes, Bisection, SideResult, bisect, growth_of
+from ortlens.studies.bisect import Axes, BisectedSide, Bisection, bisect, growth_of
 from ortlens.studies.bisect_text import sentences, write_issue
 from ortlens.studies.environments import install, pip_refusal, place_of
 from tests.answers import answered
@@ -110,13 +110,13 @@ def installed() -> str:
     return str(onnxruntime.__version__)
 
 
-def side(result: Bisection, version: str) -> SideResult:
-    return next(row for row in result.rows if row.side == f"onnxruntime {version}")
+def side(result: Bisection, version: str) -> BisectedSide:
+    return next(row for row in result.rows if row.way == f"onnxruntime {version}")
 
 
 def test_the_base_is_what_is_installed(result: Bisection) -> None:
     base = result.base
-    assert (base.side, base.output, base.unsteady, base.status) == (f"onnxruntime {installed()}", None, None, "ok")
+    assert (base.way, base.output, base.unsteady, base.status) == (f"onnxruntime {installed()}", None, None, "ok")
     assert {kernel.op_type for kernel in base.kernels} >= {"Tanh", "Exp"}
     assert base.growth is not None
     assert base.growth.low <= 0, "what does not leak is not said to"
@@ -184,8 +184,8 @@ def test_a_module_is_converted_once_and_its_levels_and_partitions_compared(
     wrong, level = result.rows[1:]
     assert wrong.first is not None
     assert (wrong.first.op_type, wrong.first.line) == ("Tanh", "nets.py:3")
-    assert (level.side, level.level, level.output is None or level.output.kind == "rounding") == (
-        f"{result.base.side}, level disable",
+    assert (level.way, level.level, level.output is None or level.output.kind == "rounding") == (
+        f"{result.base.way}, level disable",
         "disable",
         True,
     )
@@ -198,8 +198,8 @@ def test_a_level_whose_rewrites_break_the_model_is_refused_and_the_others_go_on(
     graph = helper.make_graph([*nodes, helper.make_node("Mul", ["kept", "q"], ["y"], name="y")], "g", x, y, [one])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "broken.onnx")
     result = bisected(str(tmp_path / "broken.onnx"), versions, tmp_path, levels=["disable", "basic"])
-    assert [(row.status, row.is_base) for row in result.rows] == [("ok", True), ("refused", False)]
-    assert result.rows[1].reason.startswith("DivMulFusion, ")
+    assert [(row.status, row.verdict) for row in result.rows] == [("ok", "reference"), ("refused", "unmeasured")]
+    assert result.rows[1].note.startswith("DivMulFusion, ")
     assert not result.differs
 
 
@@ -211,9 +211,13 @@ def test_what_cannot_be_installed_or_used_is_a_row_with_the_reason(model: str, v
     assert pip_refusal([sys.executable, "-c", "raise SystemExit('no module named pip')"]) == "no module named pip"
     axes = {"onnxruntime": ["0.0.1", installed()], "providers": ["NoSuchExecutionProvider"], "pip_args": ["--no-index"]}
     result = bisected(model, versions, tmp_path, **axes)
-    assert [(row.status, row.is_base) for row in result.rows] == [("uninstalled", False), ("ok", True), ("failed", False)]
-    assert result.rows[0].reason == refusal
-    assert "has no NoSuchExecutionProvider here" in result.rows[2].reason
+    assert [(row.status, row.verdict) for row in result.rows] == [
+        ("uninstalled", "unmeasured"),
+        ("ok", "reference"),
+        ("failed", "unmeasured"),
+    ]
+    assert result.rows[0].note == refusal
+    assert "has no NoSuchExecutionProvider here" in result.rows[2].note
     assert result.rows[2].first is None, "no node is blamed for a provider that is not there"
     assert any("NoSuchExecutionProvider" in line for line in sentences(result))
 

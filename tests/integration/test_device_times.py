@@ -13,12 +13,12 @@ import torch
 
 import ortlens
 from ortlens.backend.runtime import ab_timing
-from ortlens.lens.measuring import ledger_pass, measurement, probes, trials
+from ortlens.lens.measuring import ledger_pass, measurement, observed, probes
 from ortlens.lens.observing import machine_peaks
 from ortlens.lens.profiling import device_trace, kernels
 from ortlens.lens.profiling.device_join import DeviceEvent, Launch, Trace
 from ortlens.studies import bench as bench_study
-from ortlens.studies import tune as tune_study
+from ortlens.studies import engine
 from ortlens.trace.records import OUTSIDE
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class FakeDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
-        for module in (ab_timing, ledger_pass, measurement, probes, trials, kernels, bench_study, tune_study):
+        for module in (ab_timing, ledger_pass, measurement, probes, observed, kernels, engine):
             monkeypatch.setattr(module, "waiting_for", lambda *_values: self.wait)
 
     def wait(self) -> None:
@@ -119,11 +119,11 @@ class FakeDevice:
 
 def test_observed_graphs_and_partitions_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(monkeypatch)
-    item = trials.ObservedPartition(runner=None, graph=None, identity=None)  # type: ignore[arg-type]  # none is looked at
-    trials._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
+    item = observed.ObservedPartition(runner=None, graph=None, identity=None)  # type: ignore[arg-type]  # none is looked at
+    observed._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
     assert device.events == ["wait", "call", "wait"]
     device.events.clear()
-    trials.timed(device.call(torch.sin), (torch.ones(2),))()
+    observed.timed(device.call(torch.sin), (torch.ones(2),))()
     assert device.events == ["wait", "call", "wait"]
 
 
@@ -135,7 +135,7 @@ def test_bench_waits_for_devices_that_only_results_are_on(monkeypatch: pytest.Mo
         asked.append(values)
         return device.wait
 
-    monkeypatch.setattr(bench_study, "waiting_for", waiting_for)
+    monkeypatch.setattr(engine, "waiting_for", waiting_for)
     result = torch.full((2,), 3.0)
     bench_study.bench(device.call(lambda: result), (), {}, ways=["eager"], seconds=0.01)
     assert any(value is result for value in asked[0])

@@ -23,7 +23,6 @@ import torch
 
 import ortlens
 from ortlens.cli.entry import main
-from ortlens.lens.measuring import probes
 from ortlens.trace.schema import FORMATS
 
 if TYPE_CHECKING:
@@ -184,7 +183,6 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
     folder = tmp_path_factory.mktemp("secrets")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        patch.setattr(probes, "_TRIAL_NS", 1_000_000)
         patch.setenv("ZQ_KEY", secret("environment"))
         patch.setitem(sys.modules, "program", ModuleType("program"))  # for its dataclass
         logging.getLogger("torch").setLevel(logging.ERROR)
@@ -208,7 +206,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
         lens.measure(*args)
         lens.verify(*args)
         lens.profile(*args, repeat=2)
-        lens.probe(*args)
+        lens.probe(*args, budget_s=3)
         (folder / "out").mkdir()
         _write_all(lens, folder / "out", args)
     read = all_in(folder, "journal", "out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnxruntime
 import pytest
@@ -11,9 +11,10 @@ from torch import nn
 
 import ortlens
 from ortlens import cli
-from ortlens.analysis.speed import AbTiming
 from ortlens.errors import UsageError
+from ortlens.studies import engine
 from ortlens.studies import tune as tune_module
+from ortlens.studies.engine import LocalSide
 from tests.answers import answered
 
 if TYPE_CHECKING:
@@ -25,18 +26,14 @@ def trying_only(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
     monkeypatch.setattr(tune_module, "_candidates", lambda *given: [item for item in every(*given) if item.option in options])
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, ratios: Callable[[str], float]) -> None:
-    """Decide what each trial measures, of two options: on a busy machine, times decide nothing."""
+def planted(monkeypatch: pytest.MonkeyPatch, shares: Callable[[str], float]) -> None:
+    """Decide how long each way takes, as a share of the options given, of two options: on a busy machine, times decide nothing."""
     trying_only(monkeypatch, "freeze_weights", "preallocate_output")
-
-    def compared(self: Any, _base: object, _other: object) -> AbTiming:  # noqa: ANN401 - the private class
-        return AbTiming((10_000,) * 10, (round(10_000 * ratios(self.tried)),) * 10)
-
-    monkeypatch.setattr(tune_module._Tuning, "_compared", compared)
+    monkeypatch.setattr(LocalSide, "round", lambda side: round(100_000 * shares(side.name)))
 
 
 def test_what_helps_is_chosen_and_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, lambda tried: 0.5 if tried in {"freeze_weights", "all"} else 1.0)
+    planted(monkeypatch, lambda way: 1.0 if way == "given options" else 0.5)
     model = nn.Linear(8, 4).eval()
     with torch.no_grad():
         options, table = ortlens.tune(model, options={"freeze_weights": False})(torch.randn(2, 8))
@@ -45,25 +42,26 @@ def test_what_helps_is_chosen_and_returned(monkeypatch: pytest.MonkeyPatch) -> N
     assert list(chosen.option) == ["freeze_weights", "all"]
     assert chosen.verified.all()
     assert (chosen.ratio == 0.5).all()
-    assert table[table.option == "preallocate_output"].note.item() == "no difference outside the noise"
+    assert table[table.option == "preallocate_output"].verdict.item() == "same", "on top of what was kept"
 
 
 def test_images_are_tried_with_their_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, lambda tried: 0.5 if tried == "call" else 1.0)
+    planted(monkeypatch, lambda way: 0.5 if way in {"channels_last inputs", "ortlens.freeze"} else 1.0)
     with torch.no_grad():
         options, table = ortlens.tune(nn.Conv2d(3, 4, 3).eval())(torch.randn(1, 3, 8, 8))
         _, of_rows = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
     calls = table[table.option == "call"]
     assert list(calls.value) == ["channels_last inputs", "ortlens.freeze"]
     assert calls.verified.all()
-    assert calls.note.str.startswith("no option: ").all()
+    assert list(calls.note) == ["Pass x.to(memory_format=torch.channels_last).", "Call ortlens.freeze."]
     assert not calls.chosen.any()
     assert options == ortlens.OrtBackendOptions()
     assert list(of_rows[of_rows.option == "call"].value) == ["ortlens.freeze"]
 
 
 def test_what_does_not_hold_in_the_end_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, lambda tried: 0.9 if tried == "preallocate_output" else 1.0)
+    trial = iter([0.9] * 40)
+    planted(monkeypatch, lambda way: next(trial, 1.0) if way == "preallocate_output=True" else 1.0)
     with torch.no_grad():
         options, table = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
     assert options == ortlens.OrtBackendOptions()
@@ -72,8 +70,8 @@ def test_what_does_not_hold_in_the_end_is_not_returned(monkeypatch: pytest.Monke
 
 def test_wrong_results_are_never_chosen_and_session_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     every = tune_module._candidates
-    planted(monkeypatch, lambda _tried: 0.5)
-    monkeypatch.setattr(tune_module._Tuning, "_matches", lambda self, _result: self.tried != "preallocate_output")
+    planted(monkeypatch, lambda way: 1.0 if way == "given options" else 0.5)
+    monkeypatch.setattr(engine, "difference", lambda _expected, _found: (1.0, False))
     own = onnxruntime.SessionOptions()
     own.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with torch.no_grad():
@@ -91,6 +89,7 @@ def test_the_budget_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert options == ortlens.OrtBackendOptions()
     assert table.ratio.isna().all()
     assert table.note.str.startswith("not tried").all()
+    assert set(table.status) == {"skipped"}
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
     assert "keep the defaults" in capsys.readouterr().out
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001", "--json"]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.answers.overview import compilation_count
 from ortlens.analysis.coverage import coverage_of, own_recompiles
@@ -13,13 +13,11 @@ from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import call_pace
 from ortlens.analysis.timing import compile_total_ns
-from ortlens.trace.records import column, optional
+from ortlens.trace.records import ProcessStatus, column, optional
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
-
-SurveyStatus: TypeAlias = Literal["ok", "failed", "crashed", "timeout", "memory", "lost"]
 
 _MOST_FALLBACKS = 8
 
@@ -31,7 +29,7 @@ class SurveyRow:
     case: str = column("Name of the case.", brief=1)
     options: str = column("Options of the backend that differ from their defaults, as `min_partition_nodes=2`.", default="", brief=2)
     backend: str = column("The backend.", default="ortlens", brief=14)
-    status: SurveyStatus = column(
+    status: ProcessStatus = column(
         "`ok`; `failed`: it raised; `crashed`: its process ended by a signal or without an answer; `timeout` and `memory`: it went beyond "
         "a limit and was ended; `lost`: no worker brought an answer.",
         brief=3,

@@ -24,7 +24,6 @@ _COLD_SHARE = 0.25
     looks_for="A cold start dominated by work that could be cached on disk.",
     fires="When converting and optimising ONNX models without a cache takes at least 1 s and 25 % of all compile time.",
     hazard="Every new process waits for it before its first result.",
-    probed="The backend's share of compile time with a filled `cache_dir`.",
 )
 def cold_start(capture: Capture) -> Iterator[Problem]:
     """Report compilations that a cache would shorten."""

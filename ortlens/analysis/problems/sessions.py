@@ -154,7 +154,7 @@ _CHANGE_REMEDIES: dict[WeightsChange, str] = {"written": _UNWRITTEN, "replaced":
     "`weights_changed` reports it.",
     hazard="ONNX Runtime can neither pack nor fold them: a BERT of four layers took 1.16 times as long on 64 tokens, a linear layer of "
     "2048 on 4 rows 1.6 times (measured on two cores).",
-    probed="A session with the weights as constants against the one in use, on the same inputs.",
+    probed="Calls with the weights as constants against normal ones.",
 )
 def unfrozen_weights(capture: Capture) -> Iterator[Problem]:
     """Report inference partitions whose weights are inputs."""
@@ -216,7 +216,7 @@ def unpacked_weights(capture: Capture) -> Iterator[Problem]:
     looks_for="Sessions with more threads than the process has cores.",
     fires="When there are more threads than cores that the process may use: two threads on one core take turns.",
     hazard="A thread that waits for a core delays the whole operator, and a spinning thread takes the core from one with work.",
-    probed="A call with as many threads as cores, or one fewer, against a normal call.",
+    probed="Calls with one thread, and with as many as cores, against normal ones; `explain()` does so, too.",
 )
 def too_many_threads(capture: Capture) -> Iterator[Problem]:
     """Report sessions that ask for more threads than there are cores."""
@@ -239,7 +239,6 @@ def too_many_threads(capture: Capture) -> Iterator[Problem]:
     fires="At the first such session with more than one thread in a graph that alternates with PyTorch; by default, sessions sleep there.",
     hazard="A spinning thread takes a core from PyTorch's next operator: a matrix product right after a run took 16.0 ms alone and "
     "19.6 to 23.6 ms with spinning (measured on two cores).",
-    probed="A call with sleeping threads against a normal call.",
 )
 def spinning_threads(capture: Capture) -> Iterator[Problem]:
     """Report sessions that spin while PyTorch wants the cores."""

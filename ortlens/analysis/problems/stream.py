@@ -40,8 +40,8 @@ RECORDED: Mapping[str, str] = {
     "provider_fallback": "An execution provider that was asked for is not in use.",
     "provider_unavailable": "A provider that the options name is not installed.",
     "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
-    "A warning where binding takes 50 µs and 10 % of a call. Probed: a run with inputs made contiguous beforehand against a normal run.",
-    "thread_count": "From `lens.probe()` only: whether another number of threads is faster.",
+    "A warning where binding takes 50 µs and 10 % of a call. Probed: calls with contiguous arguments against normal ones.",
+    "faster_option": "From `lens.probe()` only: an option, or another way of calling, with which calls are faster.",
     "launch_times": "The kernels of a session on a GPU have the times of their launches: torch's profiler did not show the device's.",
     "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three in a row, the partition, or the sizes of these calls, "
     "stay in PyTorch.",
@@ -52,8 +52,8 @@ RECORDED: Mapping[str, str] = {
     "session_dropped": "With `dynamic_shapes=False`: a partition met more than 16 combinations of sizes; the least recently used session "
     "is dropped.",
     "lowering_failed": "A graph could not be lowered with the backend's decompositions; it was lowered without them.",
-    "heavy_guards": "Calls of several graphs are faster with PyTorch's guards skipped, by 200 µs and 25 %. `lens.probe()` measures it, and "
-    "`explain()` where entering compiled code takes that much; with a single graph, as information below 50 %.",
+    "heavy_guards": "Calls of several graphs are faster with PyTorch's guards skipped, by 200 µs and 25 %. `explain()` measures it where "
+    "entering compiled code takes that much; of a single graph 50 %.",
     "compiled_model_bypassed": "A model was compiled, but only its `generate` was called, which calls the uncompiled model.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
     "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",

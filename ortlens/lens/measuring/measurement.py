@@ -24,13 +24,14 @@ from ortlens._process import heap_bytes, usable_cores
 from ortlens.analysis.memory import peak_of
 from ortlens.analysis.problems.calls import is_costly_to_enter
 from ortlens.analysis.problems.movement import LARGE_OUTPUTS
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.binding import TRIALS
 from ortlens.backend.runtime.program import eager_nodes
-from ortlens.lens.measuring import trials as t
+from ortlens.lens.measuring import probes
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
-from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
+from ortlens.lens.measuring.observed import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
 from ortlens.lens.observing.watching import WeightChanged, around_runs, shadow_session_of, uncounted, uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
@@ -127,21 +128,23 @@ class Measurement:
 
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
         """Measure what fewer threads would bring, where sessions have more threads than there are cores."""
-        from ortlens.lens.measuring.probes import Probe
-
         if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
-            Probe(self.recorder, self.graphs(), call, self.captured).threads_alone(MEASURE_NS)
+            known = next((item.record() for item in findings_of(self.captured()) if item.rule == "too_many_threads"), None)
+            probes.try_fewer_threads(self.recorder, self.graphs(), call, known, MEASURE_NS)
 
     def _try_without_guards(self, call: Callable[[], Any], wait: Callable[[], None]) -> None:
         """Measure how much of a call is guards, where entering graphs takes much of it."""
-        from ortlens.lens.measuring.probes import guarded_calls, guards_trial
-
         by_dynamo = {graph.graph_id for graph in self.recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
         parts = self.recorder.records(r.LedgerPart)
         entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
-        entered = guarded_calls(self.recorder, self.captured(), several=len(entering) > 1, generates=self.steps is not None)
-        if sum(entering) >= max(t.GUARDS_NS, entered.worth_share * sum(part.ns for part in parts)):
-            guards_trial(self.recorder, call, wait, MEASURE_NS, entered)
+        entered = probes.GuardedCalls(
+            several=len(entering) > 1,
+            breaks=bool(self.recorder.records(r.Break)),
+            generates=self.steps is not None,
+            freeze_call=self.captured().figures.freeze_call,
+        )
+        if sum(entering) >= max(probes.GUARDS_NS, entered.worth_share * sum(part.ns for part in parts)):
+            probes.try_without_guards(self.recorder, call, wait, MEASURE_NS, entered)
 
 
 _GUARDS_NS, _GUARDS_SHARE = 20_000, 0.1  # of a call, from which its guards are timed one container after the other

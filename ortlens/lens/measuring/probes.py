@@ -1,169 +1,203 @@
-"""Probes: measure what a change would bring, by making it beside the code that runs.
+"""Findings about changes that were measured: fewer threads and calls without guards beside the compiled code, and what `tune` tried.
 
-Changes that act on the rest of a call are judged by whole calls of the target, the others by runs of one partition. Either way the
-present setting and the changed one are timed in turns. The compiled code stays as it is: another session replaces the one in use for
-a timed call only, computes the results of that call, and is not counted.
+Whole calls are timed in turns, as they are and with the change. The compiled code stays as it is: another session replaces the one in
+use for a timed call only, computes the results of that call, and is not counted.
 """
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, field, replace
+import contextlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ortlens import _torch
 from ortlens._process import usable_cores
-from ortlens._shell import progress
-from ortlens.analysis.problems.catalogue import remedy
+from ortlens.analysis.problems.calls import UNGUARDED_STEPS
+from ortlens.analysis.problems.catalogue import option_lines, remedy
+from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.analysis.problems.stream import RULES, findings_of
-from ortlens.backend.graph import CompiledGraph
-from ortlens.backend.runtime.ab_timing import compare, compare_briefly, waiting_for
-from ortlens.lens.measuring.trials import (
-    MAKING_NS,
-    MAX_RUNNERS,
-    CallTrials,
-    ChangeTrial,
-    GuardedCalls,
-    ObservedPartition,
-    dense,
-    frozen,
-    observe,
-)
-from ortlens.lens.observing import machine_peaks
-from ortlens.lens.observing.watching import uncounted_eager
+from ortlens.backend.runtime.ab_timing import clocked, compare, compare_briefly, waiting_for
+from ortlens.lens.measuring.observed import instead, observe
+from ortlens.lens.observing.watching import around_runs, uncounted, uncounted_eager, variant_of
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
-from ortlens.units import time_from_ns
+from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ortlens.analysis.speed import AbTiming
+    from ortlens.analysis.speed import AbTiming, SpeedVerdict
+    from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.lens.measuring.observed import ObservedPartition
+    from ortlens.lens.observing.watching import PartitionRun
     from ortlens.trace.recorder import Recorder
 
-_TRIAL_NS = 700_000_000  # time for the two sides of one trial together
+_MAX_RUNNERS = 8  # partitions that get another session at most, the most expensive ones
+
+GUARDS = "guards"  # subject of the finding about guards: they are evaluated for the call as a whole
+GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE, GENERATE_SHARE = 200_000, 0.25, 0.5, 0.1
+"""What skipping guards must save to be worth a warning: that of several graphs can be had without a risk, by merging them."""
 
 
-@dataclass(slots=True)
-class Probe:
-    """Measures for one target with one set of arguments."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedCalls:
+    """What is known of a call whose guards are skipped."""
 
-    recorder: Recorder
-    graphs: tuple[CompiledGraph, ...]
-    call: Callable[[], Any]
-    capture: Callable[[], r.Capture]  # for the rules to read
-    generates: bool = False  # whether the call generates tokens
-    seen: list[ObservedPartition] = field(default_factory=list)
+    several: bool  # whether it enters several graphs, or one several times
+    breaks: bool  # whether the graph breaks
+    generates: bool  # whether it generates tokens, and enters the model for each
+    freeze_call: str | None  # freezes the target, which was tried; None where it was not, or does not work
 
-    def run(self) -> None:
-        """Observe one call, then measure one change after the other. A trial that fails becomes a finding; the others go on."""
-        calls, fired = self._observed()
-        with uncounted_eager(self.recorder):
-            values = [value for seen in self.seen for value in seen.values if isinstance(value, torch.Tensor)]
-            for count in {seen.choice.count or usable_cores() for seen in self.seen}:
-                machine_peaks.measure({str(value.dtype).removeprefix("torch.") for value in values}, count)
-            trials = list(self._trials(calls))
-            with progress("probing", len(trials), "change") as step:
-                for trial in trials:
-                    _measure(self.recorder, trial, fired, _TRIAL_NS)
-                    step(1)
-        self._cold_start(fired)
+    @property
+    def worth_share(self) -> float:
+        """The share of a call that skipping them must save."""
+        return GENERATE_SHARE if self.generates else GUARDS_SHARE if self.several else ONE_GRAPH_SHARE
 
-    def threads_alone(self, budget_ns: int) -> None:
-        """Measure what fewer threads bring; only a gain is recorded, since waiting for a core hides in the noise of a busy machine."""
-        calls, fired = self._observed()
-        if sum(seen.runner.sessions[-1].create_ns for seen in self.seen) > budget_ns:
-            return
-        with uncounted_eager(self.recorder):
-            for trial in (trial for trial in calls.threads() if trial.rule == "too_many_threads"):
-                _measure(self.recorder, trial, fired, budget_ns, keeps=lambda made: bool(made.gain_ns))
-
-    def _observed(self) -> tuple[CallTrials, dict[tuple[str, str | None], r.Finding]]:
-        """Note the inputs of every partition that one call runs; return the trials of such calls, and what the rules say."""
-        self.call()  # creates the sessions that are still missing
-        _, self.seen, _ = observe(self.graphs, self.call)
-        fired = {(item.rule, item.subject): item.record() for item in findings_of(self.capture())}
-        return CallTrials(self.seen, self.call, waiting_for([seen.values for seen in self.seen])), fired
-
-    def _trials(self, calls: CallTrials) -> Iterator[ChangeTrial]:
-        copied = {finding.subject for finding in self.recorder.records(r.Finding) if finding.rule == "layout_copy"}
-        yield from calls.threads()
-        for seen in self.seen[:MAX_RUNNERS]:
-            yield from frozen(seen)
-            yield from dense(seen, copied)
-        if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):  # Dynamo compiled it: else there are no guards
-            several = len({seen.identity.graph_id for seen in self.seen}) > 1
-            yield from calls.guards(guarded_calls(self.recorder, self.capture(), several=several, generates=self.generates))
-
-    def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
-        """Convert again into a cache, then from that cache, and record the time saved."""
-        known = fired.get(("cold_start", "compile"))
-        contexts = [(graph, graph.context) for graph in self.graphs]
-        graphs = [graph for graph, made in contexts if made.cache is None and made.registry is not None and not made.dry_run]
-        spent = sum(graph.phases.convert_ns + graph.phases.optimize_ns for graph in graphs)
-        if known is None or spent > MAKING_NS:
-            return
-        with lens_guard(self.recorder, "probing cache_dir"):
-            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                converted, read = (sum(_converting_ns(graph, folder) for graph in graphs) for _ in range(2))
-            text = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
-            self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
+    def change(self) -> Change:
+        """Return skipping guards as a change, with what saves them; merging graphs saves as much without a risk."""
+        how: Mapping[str, Any] = UNGUARDED_STEPS
+        if self.breaks:
+            how = remedy("Remove the graph breaks, so that guards run once per call.")
+        elif self.several and not self.generates:
+            how = remedy("Compile the functions that it enters one after the other as one, so that guards run once per call.")
+        elif not self.generates:
+            how = remedy(
+                "They run once per call, for everything that the code reads: modules, their Python attributes, globals.",
+                f"For deployment, `{self.freeze_call}` runs the same sessions without them." if self.freeze_call else "",
+            )
+        what = "skipping the guards of modules at each step" if self.generates else "skipping the guards"
+        return Change(rule="heavy_guards", subject=GUARDS, what=what, remedy=how, worth_ns=GUARDS_NS, worth_share=self.worth_share)
 
 
-def guarded_calls(recorder: Recorder, capture: r.Capture, *, several: bool, generates: bool) -> GuardedCalls:
-    """Note what is known of calls that enter one graph, or several."""
-    freeze_call = capture.figures.freeze_call
-    return GuardedCalls(several=several, breaks=bool(recorder.records(r.Break)), generates=generates, freeze_call=freeze_call)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change to a call, and what its finding says."""
+
+    rule: str
+    subject: str
+    what: str  # as a noun: `skipping the guards`
+    remedy: Mapping[str, Any]  # how to make it permanent, as fields of a finding
+    worth_ns: int = 0  # gain per call from which it is a warning, where no rule expected it
+    worth_share: float = 0.1  # of the time, likewise
 
 
-def finding_of(trial: ChangeTrial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
-    """Make the measured finding of a trial in place of the estimate of a rule, `known`; without a gain it is information."""
-    evidence = (
-        f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
-        f"(medians of {compared.rounds} pairs in turns{f'; {trial.per_call} runs per call' if trial.per_call > 1 else ''})"
-    )
-    hazard = RULES[trial.rule].hazard if trial.rule in RULES else "Calls take longer than they need to."
-    base = known or r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
-    evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
-    if not compared.is_faster:
-        verdict = "is slower" if compared.is_slower else "shows no difference beyond the noise"
-        title = f"{trial.change} {verdict}: {time_from_ns(compared.other_ns)} against {time_from_ns(compared.base_ns)}"
-        return replace(base, severity="info", title=title, evidence=evidence, **remedy("Leave it as it is."), gain_ns=0, measured=True)
-    gain = compared.gain_ns * trial.per_call
-    if known is None and (gain < trial.worth_ns or compared.gain_ns < trial.worth_share * compared.base_ns):
-        base = replace(base, severity="info")
-    title = known.title if known is not None else f"{trial.change} makes calls faster"
-    return replace(base, title=title, evidence=evidence, **trial.remedy, gain_ns=gain, measured=True)
-
-
-def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, entered: GuardedCalls) -> None:
-    """Measure what skipping the guards would save, and record it if that is worth a warning, or replaces the estimate for a generation."""
-    (trial,) = CallTrials([], call, wait).guards(entered)
-    is_kept = (lambda made: bool(made.gain_ns)) if entered.generates else (lambda made: made.severity == "warning")
-    _measure(recorder, trial, {}, budget_ns, compare_briefly, keeps=is_kept)
-
-
-def _measure(  # noqa: PLR0913 - what is measured, how, and when it is worth a finding
-    recorder: Recorder,
-    trial: ChangeTrial,
-    fired: Mapping[tuple[str, str | None], r.Finding],
-    budget_ns: int,
-    timer: Callable[..., AbTiming] = compare,
-    *,
-    keeps: Callable[[r.Finding], bool] = lambda _made: True,
+def try_without_guards(
+    recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, entered: GuardedCalls
 ) -> None:
-    """Record the finding of a trial, unless there is nothing to compare after all, or it fails, which ends no other."""
-    with lens_guard(recorder, f"probing {trial.change}"):
-        if (pair := trial.pair()) is not None:
-            made = finding_of(trial, timer(*pair, budget_ns), fired.get((trial.rule, trial.subject)))
-            if keeps(made):
-                recorder.add(made)
+    """Measure what skipping the guards would save, and record it if that is worth a warning, or replaces the estimate for a generation."""
+    with lens_guard(recorder, "probing calls without guards"):
+        plain, trees = clocked(call, wait), _torch.trees_without_modules() if entered.generates else []
+
+        def unguarded() -> int:
+            with _torch.checking(trees):
+                return plain()
+
+        made = _found(entered.change(), compare_briefly(plain, unguarded, budget_ns), None)
+        if made.gain_ns if entered.generates else made.severity == "warning":
+            recorder.add(made)
 
 
-def _converting_ns(graph: CompiledGraph, folder: str) -> int:
-    from ortlens.backend.cache.store import ModelCache
+def try_fewer_threads(
+    recorder: Recorder, graphs: Iterable[CompiledGraph], call: Callable[[], Any], known: r.Finding | None, budget_ns: int
+) -> None:
+    """Measure as many threads as there are cores, for sessions that have more, and record a gain: waiting for a core hides in noise."""
+    call()  # creates the sessions that are still missing
+    _, seen, _ = observe(graphs, call)
+    cores = usable_cores()
+    crowded = [each for each in seen if each.choice.count > cores][:_MAX_RUNNERS]
+    if not crowded or sum(each.runner.sessions[-1].create_ns for each in crowded) > budget_ns:
+        return
+    with lens_guard(recorder, "probing fewer threads"), uncounted_eager(recorder):
+        others: dict[ObservedPartition, PartitionRun] = {}
+        for each in crowded:
+            variant = variant_of(each.runner, choice=replace(each.choice, count=cores))
+            variant.prepare(each.values)
+            others[each] = variant.run
+        once = clocked(call, waiting_for([each.values for each in seen]))
+        fewer = Change(
+            rule="too_many_threads",
+            subject=SESSIONS,
+            what=f"giving each session {counted(cores, 'thread')}",
+            remedy=remedy(f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options."),
+        )
+        made = _found(fewer, compare(_intercepted(once, seen, {}), _intercepted(once, seen, others), budget_ns), known)
+        if made.gain_ns:
+            recorder.add(made)
 
-    context = replace(graph.context, cache=ModelCache(folder), reporter=None, whole_graph_key=None)
-    phases = CompiledGraph(graph.lowered, context).phases
-    return phases.convert_ns + phases.optimize_ns
+
+def _intercepted(
+    once: Callable[[], int], seen: Sequence[ObservedPartition], others: Mapping[ObservedPartition, PartitionRun]
+) -> Callable[[], int]:
+    """Time whole calls in which some partitions run otherwise. All are intercepted and uncounted, so that both sides cost the same."""
+    ways = {each: others.get(each) or uncounted(each.runner, each.runner.sessions[-1].session) for each in seen}
+
+    def intercepted() -> int:
+        with contextlib.ExitStack() as stack:
+            for each, way in ways.items():
+                stack.enter_context(around_runs(each.runner, instead(way)))
+            return once()
+
+    return intercepted
+
+
+_TRIED: Mapping[str, tuple[str, str]] = {
+    "unfrozen_weights": ("freeze_weights", "auto"),
+    "too_many_threads": ("ort_session_options", "intra_op_num_threads"),
+    "layout_copy": ("call", "contiguous inputs"),
+}
+"""Rule -> the option of the trials of `tune` that make its change, and what their value has."""
+
+
+def note_trials(recorder: Recorder, capture: r.Capture, trials: Sequence[Any], chosen: OrtBackendOptions) -> None:
+    """Record what `tune` measured: in place of the estimates of rules and, for what else is faster, as `faster_option`.
+
+    `trials` have the fields of `ortlens.studies.tune.Trial`; `chosen` are the options that it returns.
+    """
+    timed = [each for each in trials if each.verdict in ("faster", "slower", "same") and each.verified]
+    told: list[Any] = []
+    for known in (item.record() for item in findings_of(capture)):
+        option, value = _TRIED.get(known.rule, ("", ""))
+        if fitting := [each for each in timed if each.option == option and value in each.value]:
+            best = min(fitting, key=lambda each: each.ratio)
+            told += fitting
+            makes = r.same(known, "mitigation", "todo", "settings")
+            recorder.add(_found_in(Change(rule=known.rule, subject=known.subject or "", what=best.way, remedy=makes), best, known))
+    for each in timed:
+        if each not in told and each.verdict == "faster" and (each.chosen or each.option == "call") and each.option != "all":
+            makes = remedy(each.note or f"Set {each.way}.")
+            if isinstance(found := getattr(chosen, each.option, None), bool | int | str | tuple):
+                makes["settings"] = option_lines(**{each.option: found})
+            recorder.add(_found_in(Change(rule="faster_option", subject=each.way, what=each.way, remedy=makes), each, None))
+
+
+def _found_in(change: Change, trial: Any, known: r.Finding | None) -> r.Finding:
+    times = round(trial.call_ns / trial.ratio), int(trial.call_ns)
+    return finding_of(change, trial.verdict, times, trial.rounds, known)
+
+
+def _found(change: Change, compared: AbTiming, known: r.Finding | None) -> r.Finding:
+    """Make the finding of a comparison in which few rounds suffice."""
+    verdict: SpeedVerdict = "faster" if compared.is_faster else "slower" if compared.is_slower else "same"
+    return finding_of(change, verdict, (compared.base_ns, compared.other_ns), compared.rounds, known)
+
+
+def finding_of(change: Change, verdict: SpeedVerdict, times: tuple[int, int], rounds: int, known: r.Finding | None) -> r.Finding:
+    """Make the measured finding of a change in place of the estimate of a rule, `known`; without a gain it is information.
+
+    `times` are the ns of a call as it is, and with the change.
+    """
+    before, after = times
+    evidence = f"measured: {time_from_ns(before)} as it is, {time_from_ns(after)} with {change.what} (medians of {counted(rounds, 'round')} in turns)"
+    hazard = RULES[change.rule].hazard if change.rule in RULES else "Calls take longer than they need to."
+    base = known or r.Finding(rule=change.rule, subject=change.subject, severity="warning", title="", hazard=hazard)
+    evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
+    if verdict != "faster":
+        said = "is slower" if verdict == "slower" else "shows no difference beyond the noise"
+        title = f"{change.what} {said}: {time_from_ns(after)} against {time_from_ns(before)}"
+        return replace(base, severity="info", title=title, evidence=evidence, **remedy("Leave it as it is."), gain_ns=0, measured=True)
+    gain = before - after
+    if known is None and (gain < change.worth_ns or gain < change.worth_share * before):
+        base = replace(base, severity="info")
+    title = known.title if known is not None else f"{change.what} makes calls faster"
+    return replace(base, title=title, evidence=evidence, **change.remedy, gain_ns=gain, measured=True)

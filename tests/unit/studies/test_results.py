@@ -19,7 +19,7 @@ from ortlens.trace import store
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
-    from ortlens.analysis.answers.surveyed import SurveyStatus
+    from ortlens.trace.records import ProcessStatus
 
 CASE = Case(target="m:net", name="../net <b>")
 
@@ -28,7 +28,7 @@ def job(case: Case = CASE, seconds: float = 10, memory: int | None = 100) -> Job
     return Job(case=case, key=key_of(case, CaseExtras()), extras=CaseExtras(), limits=ProcessLimits(seconds=seconds, memory_bytes=memory))
 
 
-def row(status: SurveyStatus = "ok") -> SurveyRow:
+def row(status: ProcessStatus = "ok") -> SurveyRow:
     return SurveyRow(case=CASE.name, status=status, key=job().key, reason="" if status == "ok" else "why")
 
 
@@ -86,7 +86,7 @@ def test_a_result_is_found_again_with_its_files(tmp_path: Path) -> None:
         ("lost", (False, 10, 100), True),
     ],
 )
-def test_which_results_are_taken_again(status: SurveyStatus, asked: tuple[bool, float, int | None], again: object, tmp_path: Path) -> None:
+def test_which_results_are_taken_again(status: ProcessStatus, asked: tuple[bool, float, int | None], again: object, tmp_path: Path) -> None:
     results = Results(tmp_path / "out")
     results.keep(job(), row(status), {}, "")
     retry, seconds, memory = asked

@@ -11,7 +11,7 @@ from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.analysis.roofline import roofs, usable_cores
 from ortlens.analysis.speed import call_pace, spread_of
 from ortlens.trace.facts import facts_of, figures_from_facts
-from ortlens.trace.records import Capture, Figures, MachinePeak, RunVariant
+from ortlens.trace.records import Capture, Figures, MachinePeak, SideResult
 from tests.unit.views.sample_captures import SAMPLES
 
 FACTS = {
@@ -39,9 +39,9 @@ FIGURES = Figures(
     uncompiled_ns=20366,
     peaks=(MachinePeak(dtype="float32", threads=2, per_s=2.587e11), MachinePeak(threads=2, per_s=4.053e10)),
     ways=(
-        RunVariant(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0),
-        RunVariant(way="ortlens", verdict="faster", call_ns=50_000, ratio=0.5, ratio_low=0.45, ratio_high=0.55),
-        RunVariant(way="inductor", verdict="unmeasured", note="no compiler"),
+        SideResult(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0),
+        SideResult(way="ortlens", verdict="faster", call_ns=50_000, ratio=0.5, ratio_low=0.45, ratio_high=0.55),
+        SideResult(way="inductor", verdict="unmeasured", note="no compiler"),
     ),
 )
 
@@ -77,7 +77,7 @@ def test_numbers_that_cannot_be_are_no_answers(number: float) -> None:
         if kind.startswith("float" if isinstance(number, float) else ("int", "float"))
     ]
     peaks = tuple(MachinePeak(dtype=dtype, threads=threads, per_s=number) for dtype in ("float32", None) for threads in (1, 2))
-    way = RunVariant(way="ortlens", verdict="faster", call_ns=5, ratio=number, ratio_low=number, ratio_high=number)
+    way = SideResult(way="ortlens", verdict="faster", call_ns=5, ratio=number, ratio_low=number, ratio_high=number)
     numbers: dict[str, Any] = dict.fromkeys(names, number)
     figures = Figures(**numbers, peaks=peaks, ways=(replace(way, way="eager"), way))
     for sample in (sample for name, sample in SAMPLES.items() if name != "huge"):

@@ -1,0 +1,184 @@
+"""Sides: ways of running one program, in this process or in others, measured in turns against a base, and the one table of them.
+
+A study only makes sides. What fails ends its own side alone, and is a row with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+from ortlens._shell import progress
+from ortlens.analysis.speed import MIN_ROUNDS, AbTiming
+from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
+from ortlens.lens.verify.compare_values import Tolerances, compare
+from ortlens.studies.apart import ProcessLimits, run_in_subprocess
+from ortlens.studies.environments import HERE
+from ortlens.trace.records import SideResult
+from ortlens.views.table import brief_columns, table
+from ortlens.views.wording import clipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ortlens.studies.apart import ProcessResult
+    from ortlens.studies.environments import Environment
+    from ortlens.trace.records import SideStatus
+
+_TOLERANCES = Tolerances(atol=0, rtol={torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2})
+_LIMITS = ProcessLimits(seconds=600.0)
+_REASON = 300  # characters
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Side:
+    """A way of running a program, and how it went so far. `status` and `note` are as in `SideResult`."""
+
+    name: str
+    status: SideStatus = "ok"
+    note: str = ""
+    first_ns: int | None = None
+    max_abs: float | None = None
+    peak_bytes: int | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not failed so far."""
+        return self.status == "ok"
+
+    def fail(self, status: SideStatus, reason: str) -> None:
+        """End this side; the others go on."""
+        self.status, self.note = status, reason
+
+    def round(self) -> int | None:
+        """Return the ns of a call in this round; None where the side fails, or has failed before."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LocalSide(Side):
+    """A call in this process."""
+
+    make: Callable[[], Callable[[], Any]]  # compiles, exports or loads, and returns the call
+    given: tuple[Any, ...] = ()  # values on whose devices a call computes, beside those of its result
+    matches: bool | None = None  # whether its results are what is expected; None until it started
+    _timed: Callable[[], int] | None = field(default=None, init=False)
+
+    def start(self, expected: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
+        """Make it and call it once; return the tensors of its result, which are compared with those expected. Raise what it raises."""
+        began = time.perf_counter_ns()
+        with _torch.quiet():
+            call = self.make()
+            result = call()
+            wait = waiting_for(*self.given, result)  # a function may have its weights, or move its inputs, out of sight
+            wait()
+        self.first_ns = time.perf_counter_ns() - began
+        tensors = _torch.tensors_of(result)
+        self.max_abs, self.matches = difference(tensors if expected is None else expected, tensors)
+        self._timed = clocked_often(call, wait)
+        return tensors
+
+    def round(self) -> int | None:
+        """Return the ns of a call, the mean of as many as take a millisecond."""
+        try:
+            return self._timed() if self.runs and self._timed is not None else None
+        except Exception as error:  # noqa: BLE001 - it is the answer of this side
+            self.fail("failed", _reason(error))
+            return None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ProcessSide(Side):
+    """A program in another process, one per question, in this environment or in another."""
+
+    folder: Path  # gets one for each process
+    environment: Environment = HERE
+    _asked: int = field(default=0, init=False)
+
+    def ask(self, function: Callable[..., Any], *args: Any, environment: Environment | None = None) -> ProcessResult:  # noqa: ANN401 - of any function
+        """Call a function with a new folder, and `args`, in a new process, and wait for its answer or its end."""
+        made = self.folder / f"{function.__name__}{self._asked}"
+        made.mkdir(parents=True)
+        self._asked += 1
+        ended = run_in_subprocess(function, (str(made), *args), limits=_LIMITS, folder=made, environment=environment or self.environment)
+        self.peak_bytes = max(self.peak_bytes or 0, ended.peak_bytes or 0) or None
+        return ended
+
+
+def start(sides: Sequence[LocalSide], expected: Sequence[torch.Tensor] | None = None) -> None:
+    """Start sides one after the other, each compared with what is expected; without that, with the first, whose error is raised."""
+    with progress("compiling", len(sides), "side") as step:
+        for side in sides:
+            try:
+                found = side.start(expected)
+            except Exception as error:
+                if expected is None:
+                    raise
+                side.fail("failed", _reason(error))
+                continue
+            finally:
+                step(1)
+            expected = found if expected is None else expected
+
+
+def measured(
+    sides: Sequence[Side], *, most: int, is_over: Callable[[], bool], fewest: int = MIN_ROUNDS, shown: str = "timing in turns"
+) -> tuple[SideResult, ...]:
+    """Run sides in rounds, `fewest` at least and up to `most` until the time is over; a row for each. The first that runs is the base."""
+    running = [side for side in sides if side.runs]
+    with progress(shown, most, "round") as step:
+        readings = take_turns([side.round for side in running], fewest=fewest, most=most, is_over=is_over, tell=step)
+    times = {side: [ns for ns in own if ns is not None] for side, own in zip(running, readings, strict=True) if side.runs}
+    base = next(iter(times.values()), [])
+    return tuple(_result(side, base, times.get(side)) for side in sides)
+
+
+def _result(side: Side, base: Sequence[int], own: Sequence[int] | None) -> SideResult:
+    row = SideResult(
+        way=side.name,
+        verdict="unmeasured",
+        status=side.status,
+        note=side.note,
+        first_ns=side.first_ns,
+        max_abs=side.max_abs,
+        peak_bytes=side.peak_bytes,
+    )
+    if not own:
+        return row
+    timing = AbTiming(base, own)
+    row = replace(row, call_ns=round(median(own)), ratio=timing.ratio, rounds=timing.rounds, verdict=timing.verdict)
+    if timing.rounds >= MIN_ROUNDS:
+        row = replace(row, ratio_low=timing.interval[0], ratio_high=timing.interval[1])
+    return replace(row, verdict="reference") if own is base else row
+
+
+def difference(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> tuple[float, bool]:
+    """Return the largest absolute difference, infinite for other numbers, shapes or kinds of tensors or NaN, and whether they match."""
+    if [(each.shape, each.is_complex()) for each in expected] != [(each.shape, each.is_complex()) for each in found]:
+        return math.inf, False
+    pairs = list(zip(expected, found, strict=True))
+    rows = [compare(ours, theirs, None, _TOLERANCES.of(theirs.dtype)) for theirs, ours in pairs]
+    furthest = max((math.inf if row.clashes else row.max_abs for row in rows), default=0.0)
+    return furthest, all(row.agrees for row in rows) and all(ours.dtype is theirs.dtype for theirs, ours in pairs)
+
+
+def sides_text(rows: Sequence[SideResult], *, width: int = 100) -> str:
+    """Lay sides out as a table, and below it what is to be known of some, such as why there are no times."""
+    timed = [row for row in rows if row.call_ns is not None]
+    lines = [table(timed, brief_columns(timed), width=width, limit=None)] if timed else []
+    for row in rows:
+        said = ": ".join(filter(None, ("" if row in timed else "not measured", row.note)))
+        lines += [clipped(f"{row.way}: {said}", width)] if said else []
+    return "\n".join(lines)
+
+
+def _reason(error: Exception) -> str:
+    first = str(error).strip().splitlines()[:1]
+    return f"{type(error).__name__}: {''.join(first)}"[:_REASON]
