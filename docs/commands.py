@@ -10,6 +10,7 @@ import yaml
 
 from docs.json_schema import ANSWERS
 from ortlens.cli.entry import commands_of, parser
+from ortlens.magic.magics import parser_of
 from ortlens.views.wording import first_sentence
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ _PAGE = """# What to ask which command
 `ortlens COMMAND --help` prints the same. [`--json`](cli.md#json) prints the answer as JSON. [In a shell](cli.md) says more about each.
 
 {commands}
+
+## The magics
+
+{magics}
 """
 _LLMS = """# ortlens
 
@@ -54,7 +59,9 @@ def commands_page() -> str:
     known = commands_of(parser())
     rows = [f"| {question} | [`ortlens {name}`](#ortlens-{name}) |" for name, command in known.items() for question in _asks(command)]
     table = "\n".join(["| question | command |", "|---|---|", *rows])
-    return _PAGE.format(table=table, commands="\n\n".join(_command(name, command) for name, command in known.items()))
+    magics = [f"`{magic}` takes\n\n{_arguments(parser_of(magic))}" for magic in ("%ortlens", "%%ortlens")]
+    commands = (_command(name, command) for name, command in known.items())
+    return _PAGE.format(table=table, commands="\n\n".join(commands), magics="\n\n".join(magics))
 
 
 def _asks(command: argparse.ArgumentParser) -> tuple[str, ...]:
@@ -67,12 +74,14 @@ def _text(command: argparse.ArgumentParser) -> str:
 
 
 def _command(name: str, command: argparse.ArgumentParser) -> str:
-    rows = [_argument(action) for action in command._actions if action.dest != "help"]
-    table = ["| argument | meaning |", "|---|---|", *rows]
     examples = (command.epilog or "").partition("examples:\n")[2]
     lines = "\n".join(line[2:] for line in examples.splitlines())
     answer = f"\n\nIts answer has the schema `ortlens/{name}/1`." if name in ANSWERS else ""
-    return f"## ortlens {name}\n\n{_text(command)}\n\n" + "\n".join(table) + f"{answer}\n\n```bash\n{lines}\n```"
+    return f"## ortlens {name}\n\n{_text(command)}\n\n{_arguments(command)}{answer}\n\n```bash\n{lines}\n```"
+
+
+def _arguments(command: argparse.ArgumentParser) -> str:
+    return "\n".join(["| argument | meaning |", "|---|---|", *(_argument(action) for action in command._actions if action.dest != "help")])
 
 
 def _argument(action: argparse.Action) -> str:

@@ -6,14 +6,13 @@ import argparse
 import shutil
 import textwrap
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from ortlens.cli.printing import print_text
 from ortlens.errors import UsageError
+from ortlens.job.options import OneOf, add_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - what add_subparsers returns, by no public name
@@ -38,61 +37,34 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {self.prog} --help")
 
 
-def command_in(  # noqa: PLR0913 - what a command has
-    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None], *, asks: str, examples: str
-) -> argparse.ArgumentParser:
-    """Add a command; `run` returns the exit code, None for `EXIT_OK`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command: its name, what it does, the questions that it answers, a line each, and examples, as typed, comments behind two blanks."""
 
-    `asks` are the questions that it answers, a line each; `examples` are lines as typed, comments behind two blanks.
-    """
-    questions, lines = (textwrap.dedent(block).strip() for block in (asks, examples))
-    command: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=text,
-        description=textwrap.fill(text, min(shutil.get_terminal_size().columns, _MOST_COLUMNS) - 2, break_on_hyphens=False),
-        epilog=f"answers:\n{textwrap.indent(questions, '  ')}\n\nexamples:\n{textwrap.indent(lines, '  ')}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    if isinstance(command, Parser):
-        command.asks = tuple(questions.splitlines())
-    command.set_defaults(run=run)
-    return command
+    name: str
+    text: str
+    run: Callable[[argparse.Namespace], int | None]  # returns the exit code; None for `EXIT_OK`
+    asks: str
+    examples: str
+    usage: str | None = None
 
-
-def add_quiet(command: argparse.ArgumentParser) -> None:
-    """Add `--quiet`, which the printing functions obey, to a parser that has its other options."""
-    has_json = any("--json" in action.option_strings for action in command._actions)  # noqa: SLF001 - argparse offers no other way
-    asked = ", and what --json asks for" if has_json else ""
-    command.add_argument("-q", "--quiet", action="store_true", help=f"print nothing but errors{asked}")
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """A type of argument: one of some names, where a slip names the near one."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, text: str) -> str:
-        """Return a name as typed; raise `argparse.ArgumentTypeError` if it is none of them."""
-        if text not in self.names:
-            raise argparse.ArgumentTypeError(f"there is no {text!r}.{near_hint(text, self.names)} There are: {', '.join(self.names)}")
-        return text
+    def add(self, commands: Commands) -> None:
+        """Add it to the parser, with its options."""
+        questions, lines = (textwrap.dedent(block).strip() for block in (self.asks, self.examples))
+        parser: argparse.ArgumentParser = commands.add_parser(
+            self.name,
+            usage=self.usage,
+            help=self.text,
+            description=textwrap.fill(self.text, min(shutil.get_terminal_size().columns, _MOST_COLUMNS) - 2, break_on_hyphens=False),
+            epilog=f"answers:\n{textwrap.indent(questions, '  ')}\n\nexamples:\n{textwrap.indent(lines, '  ')}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if isinstance(parser, Parser):
+            parser.asks = tuple(questions.splitlines())
+        parser.set_defaults(run=self.run)
+        add_options(parser, self.name)
 
 
-def near_hint(word: str, known: Iterable[str]) -> str:
-    """Ask whether another word was meant, as ` Did you mean show?`; empty if no word is near."""
-    near = get_close_matches(word, known, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
-
-
-_TEXT = "Print a script that completes commands and options of ortlens in your shell."
-_ASKS = "How does my shell complete commands and options?"
-_EXAMPLES = """
-    ortlens completion bash > ~/.local/share/bash-completion/completions/ortlens
-    source <(ortlens completion zsh)  # in ~/.zshrc, after compinit
-    ortlens completion fish > ~/.config/fish/completions/ortlens.fish
-"""
-_SHELLS = ("bash", "zsh", "fish")
 _BASH = """\
 _ortlens() {{
   local choices= cur=${{COMP_WORDS[COMP_CWORD]}}
@@ -106,20 +78,14 @@ complete -o default -F _ortlens ortlens"""
 _ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
-def add_completion(commands: Commands) -> None:
-    """Add `completion` to the parser, as the last command."""
-    command = command_in(commands, "completion", _TEXT, lambda options: _completion(options, commands), asks=_ASKS, examples=_EXAMPLES)
-    command.add_argument("shell", metavar="SHELL", type=OneOf(_SHELLS), help=", ".join(_SHELLS))
-
-
-def _completion(options: argparse.Namespace, commands: Commands) -> None:
+def completion_script(shell: str, commands: Commands) -> str:
+    """Write the script that completes commands and their options in a shell."""
     parsers: dict[str, argparse.ArgumentParser] = dict(commands.choices)
-    texts = {action.dest: action.help or "" for action in commands._choices_actions}  # noqa: SLF001 - the help of commands has no public name
-    if options.shell == "fish":
-        print_text("\n".join(_fish(parsers, texts)))
-        return
+    if shell == "fish":
+        texts = {action.dest: action.help or "" for action in commands._choices_actions}  # noqa: SLF001 - the help of commands has no public name
+        return "\n".join(_fish(parsers, texts))
     script = _BASH.format(commands=" ".join(parsers), cases="\n".join(_cases(parsers)))
-    print_text(_ZSH + script if options.shell == "zsh" else script)
+    return _ZSH + script if shell == "zsh" else script
 
 
 def _cases(parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:

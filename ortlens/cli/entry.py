@@ -9,33 +9,47 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
-from ortlens.cli import bisect, captures, explain, run, studies
-from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Parser, add_completion, near_hint
-from ortlens.cli.printing import print_error, quietly
+from ortlens.cli import captures, explain, run, studies
+from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Command, Parser, completion_script
+from ortlens.cli.printing import print_error, print_text, quietly
 from ortlens.errors import OrtLensError, UsageError
+from ortlens.job.options import near_hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (
-    explain.add_demo,
-    run.add_run,
-    run.add_watch,
-    explain.add_explain,
-    captures.add_show,
-    captures.add_report,
-    captures.add_export,
-    captures.add_merge,
-    captures.add_compare,
-    captures.add_check,
-    studies.add_bench,
-    studies.add_tune,
-    studies.add_survey,
-    bisect.add_bisect,
-    explain.add_doctor,
-    add_completion,
+    from ortlens.cli.commands import Commands
+
+COMPLETION = Command(
+    name="completion",
+    text="Print a script that completes commands and options of ortlens in your shell.",
+    run=lambda options: print_text(completion_script(options.shell, _commands_in(parser()))),
+    asks="How does my shell complete commands and options?",
+    examples="""
+        ortlens completion bash > ~/.local/share/bash-completion/completions/ortlens
+        source <(ortlens completion zsh)  # in ~/.zshrc, after compinit
+        ortlens completion fish > ~/.config/fish/completions/ortlens.fish
+    """,
 )
-"""The commands, in the order of the help; each adds itself to the parser."""
+_COMMANDS = (
+    explain.DEMO,
+    run.RUN,
+    run.WATCH,
+    explain.EXPLAIN,
+    captures.SHOW,
+    captures.REPORT,
+    captures.EXPORT,
+    captures.MERGE,
+    captures.COMPARE,
+    captures.CHECK,
+    studies.BENCH,
+    studies.TUNE,
+    studies.SURVEY,
+    studies.BISECT,
+    explain.DOCTOR,
+    COMPLETION,
+)
+"""The commands, in the order of the help."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,8 +63,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"ortlens {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in _COMMANDS:
-        add(commands)
+    for command in _COMMANDS:
+        command.add(commands)
     return top
 
 
@@ -99,8 +113,11 @@ def _refuse(word: str, name: str, command: argparse.ArgumentParser) -> NoReturn:
 
 def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Map the name of each command of a parser, in order, to the command's own parser."""
-    actions = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse offers no other way
-    return dict(next(actions).choices)
+    return dict(_commands_in(top).choices)
+
+
+def _commands_in(top: argparse.ArgumentParser) -> Commands:
+    return next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse offers no other way
 
 
 def _fail(message: str) -> int:

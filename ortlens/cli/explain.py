@@ -8,13 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import add_json, facts_of, print_error, print_json, print_summary, print_text, print_written
-from ortlens.cli.reviewing import add_sarif, tell_reviewers
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command
+from ortlens.cli.printing import facts_of, print_error, print_json, print_summary, print_text, print_written, tell_reviewers
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.inputs import inputs_from_texts
-from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
-from ortlens.job.targets import add_target, raised_as_usage, target_from_text
+from ortlens.job.request import request_from_options
+from ortlens.job.targets import raised_as_usage, target_from_text
 from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
 
 if TYPE_CHECKING:
@@ -23,47 +22,12 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-    from ortlens.cli.commands import Commands
     from ortlens.doctor import Check
     from ortlens.job.inputs import Inputs
     from ortlens.job.request import Request
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.views.capture_view import CaptureView
-
-
-_EXPLAIN = (
-    "Compile your model or function through ONNX Runtime, call it on random inputs, and explain what happened. Or run an ONNX model "
-    "(model.onnx) as it is, or an exported program (program.pt2)."
-)
-_EXPLAIN_ASKS = """
-    Why is my model slow, and what do I change first?
-    Where does it break graphs and recompile, and what stays in PyTorch?
-    Are the results those of PyTorch? (--verify)
-    What would run in ONNX Runtime, without memory for the weights or a GPU? (--dry-run)
-"""
-_EXPLAIN_EXAMPLES = """
-    ortlens explain mymodels:net --input f32[1,3,224,224] --html run.html
-    ortlens explain mymodels:Classifier --input 'i64[1,16]:30522' mask=bool[1,16] --profile --verify
-    ortlens explain zoo.py:llama_7b --input 'i64[1,2048]:32000' --dry-run  # needs no memory for weights
-    ortlens explain mymodels:net --input f32[1,3,224,224] --dry-run --device cuda  # plans for a GPU, on any machine
-    ortlens explain model.onnx --profile
-"""
-
-
-def add_explain(commands: Commands) -> None:
-    """Add `explain` to the parser."""
-    command = command_in(commands, "explain", _EXPLAIN, _explain, asks=_EXPLAIN_ASKS, examples=_EXPLAIN_EXAMPLES)
-    add_target(command, "an ONNX model: model.onnx", "a torch.export program: program.pt2")
-    add_compiling(command)
-    add_measuring(command)
-    add_outputs(command, "-o")
-    command.add_argument(
-        "--reference", metavar="MODULE:NAME", help="for --verify of an ONNX model: the PyTorch module that it was made from"
-    )
-    add_json(command, "the overview, and what to do,")
-    add_sarif(command)
-    add_quiet(command)
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -78,6 +42,29 @@ def _explain(options: argparse.Namespace) -> int:
     _tell(lens, written, as_json=options.json)
     tell_reviewers(lens.captured(), options.sarif)
     return EXIT_NO if any(row.ok is False for row in lens.captured().numerics) else EXIT_OK
+
+
+EXPLAIN = Command(
+    name="explain",
+    text=(
+        "Compile your model or function through ONNX Runtime, call it on random inputs, and explain what happened. Or run an ONNX model "
+        "(model.onnx) as it is, or an exported program (program.pt2)."
+    ),
+    run=_explain,
+    asks="""
+        Why is my model slow, and what do I change first?
+        Where does it break graphs and recompile, and what stays in PyTorch?
+        Are the results those of PyTorch? (--verify)
+        What would run in ONNX Runtime, without memory for the weights or a GPU? (--dry-run)
+    """,
+    examples="""
+        ortlens explain mymodels:net --input f32[1,3,224,224] --html run.html
+        ortlens explain mymodels:Classifier --input 'i64[1,16]:30522' mask=bool[1,16] --profile --verify
+        ortlens explain zoo.py:llama_7b --input 'i64[1,2048]:32000' --dry-run  # needs no memory for weights
+        ortlens explain mymodels:net --input f32[1,3,224,224] --dry-run --device cuda  # plans for a GPU, on any machine
+        ortlens explain model.onnx --profile
+    """,
+)
 
 
 def _onnx_model(request: Request, options: argparse.Namespace, inputs: Inputs) -> OnnxLens:
@@ -141,12 +128,6 @@ def _tell(lens: CaptureView, written: list[str], *, as_json: bool) -> None:
     print_written(written, beside_json=as_json)
 
 
-_DEMO = "Run a small bundled model through ONNX Runtime and explain what happened."
-_DEMO_ASKS = "Does it work here, and what does it show?"
-_DEMO_EXAMPLES = """
-    ortlens demo
-    ortlens demo --html demo.html -o demo.ortlens
-"""
 _DEMO_BEFORE = """\
 Running a small attention model twice: in plain PyTorch, and through ONNX Runtime with torch.compile
 while ortlens records. The model has one graph break, one operator that ONNX lacks and one recompile
@@ -161,21 +142,7 @@ Next steps
   look around       {look}
   check this setup  ortlens doctor"""
 
-_DOCTOR = "List versions and providers, what is missing and how to install it. Exits 1 when models cannot run in ONNX Runtime."
-_DOCTOR_ASKS = "What is installed, and what is missing?"
-_DOCTOR_EXAMPLES = """
-    ortlens doctor
-    ortlens doctor --quiet && ortlens demo  # only where it can run
-"""
 _MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "X"}
-
-
-def add_demo(commands: Commands) -> None:
-    """Add `demo` to the parser."""
-    command = command_in(commands, "demo", _DEMO, _demo, asks=_DEMO_ASKS, examples=_DEMO_EXAMPLES)
-    add_outputs(command, "-o")
-    add_json(command, "whether results match, the overview, and what to do,")
-    add_quiet(command)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -204,11 +171,16 @@ def _demo(options: argparse.Namespace) -> int:
     return EXIT_OK if result.is_match else EXIT_NO
 
 
-def add_doctor(commands: Commands) -> None:
-    """Add `doctor` to the parser."""
-    command = command_in(commands, "doctor", _DOCTOR, _doctor, asks=_DOCTOR_ASKS, examples=_DOCTOR_EXAMPLES)
-    add_json(command, "what was found")
-    add_quiet(command)
+DEMO = Command(
+    name="demo",
+    text="Run a small bundled model through ONNX Runtime and explain what happened.",
+    run=_demo,
+    asks="Does it work here, and what does it show?",
+    examples="""
+        ortlens demo
+        ortlens demo --html demo.html -o demo.ortlens
+    """,
+)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -222,6 +194,18 @@ def _doctor(options: argparse.Namespace) -> int:
         print_text("\n".join(_check_lines(checks)))
         print_text("\nReady. Try it: `ortlens demo`." if ready else "\nNot ready: fix the lines marked X.")
     return EXIT_OK if ready else EXIT_NO
+
+
+DOCTOR = Command(
+    name="doctor",
+    text="List versions and providers, what is missing and how to install it. Exits 1 when models cannot run in ONNX Runtime.",
+    run=_doctor,
+    asks="What is installed, and what is missing?",
+    examples="""
+        ortlens doctor
+        ortlens doctor --quiet && ortlens demo  # only where it can run
+    """,
+)
 
 
 def _check_lines(checks: Sequence[Check]) -> list[str]:

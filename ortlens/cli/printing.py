@@ -1,4 +1,4 @@
-"""Printing to stdout: width, colours and encoding of the terminal; `--quiet`; JSON."""
+"""Printing to stdout: width, colours and encoding of the terminal; `--quiet`; JSON; and remarks on lines, for who reviews a change."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import shutil
 import sys
 from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
     from typing import TextIO
 
+    from ortlens.analysis.answers.check import VerdictRow
     from ortlens.trace.records import Capture
 
 _DEFAULT_WIDTH = 100
@@ -94,11 +94,6 @@ def print_text(text: str) -> None:
         _print(text, sys.stdout)
 
 
-def add_json(command: argparse.ArgumentParser, what: str) -> None:
-    """Add `--json`, which prints `what`."""
-    command.add_argument("--json", action="store_true", help=f"print {what} as JSON")
-
-
 def print_json(name: str, value: Mapping[str, object]) -> None:
     """Print the answer of a command as JSON to stdout, also with `--quiet`."""
     _print(json_text(answer(name, value)), sys.stdout)
@@ -138,6 +133,31 @@ def write_text(path: Path, text: str) -> None:
     except OSError as err:
         raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
     print_note(f"Written to {path}")
+
+
+def tell_reviewers(capture: Capture, sarif: Path | None, rows: Sequence[VerdictRow] = ()) -> None:
+    """Print annotations where GitHub Actions runs the command, to stderr, which it reads as well as stdout; write SARIF if asked for."""
+    is_on_github = os.environ.get("GITHUB_ACTIONS") == "true"
+    if not is_on_github and sarif is None:
+        return
+    from ortlens import __version__
+    from ortlens.views.remarks import Checkout, github_lines, remarks_of
+    from ortlens.views.sarif import sarif_log
+
+    checkout = Checkout(_root())
+    remarks = remarks_of(capture, rows, checkout)
+    for line in github_lines(remarks) if is_on_github else ():
+        print_note(line)
+    if sarif is not None:
+        write_text(sarif, json_text(sarif_log(remarks, capture, checkout, __version__)) + "\n")
+
+
+def _root() -> Path:
+    """Find the checkout: GitHub's workspace, else the repository around the current folder, else that folder."""
+    here = Path.cwd()
+    if given := os.environ.get("GITHUB_WORKSPACE"):
+        return Path(given)
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
 
 
 def json_text(value: object, *, indent: int | None = 2) -> str:

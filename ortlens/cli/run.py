@@ -11,54 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._process import is_running, resident_bytes
-from ortlens.cli.commands import add_quiet, command_in
+from ortlens.cli.commands import Command
 from ortlens.cli.printing import answer, facts_of, json_text, print_error, print_note, print_summary, print_text, quietly, write_text
 from ortlens.errors import CaptureError, UsageError
-from ortlens.job.request import add_backend_options, add_outputs, request_from_options
+from ortlens.job.request import request_from_options
 from ortlens.job.work import OWN_NAMES
 
 if TYPE_CHECKING:
-    from ortlens.cli.commands import Commands
     from ortlens.job.process import RecordingOutcome
     from ortlens.job.request import Request
     from ortlens.trace.journal import Entries
     from ortlens.trace.records import Capture
-
-
-_RUN = "Run a script or module as Python does, and record every torch.compile in it. What it prints and returns stays the same."
-_RUN_ASKS = """
-    What do the torch.compile calls of my script do?
-    Which lines of my training script break graphs or recompile?
-"""
-_RUN_EXAMPLES = """
-    ortlens run train.py --epochs 1  # what its torch.compile calls do, on their own backends
-    ortlens run --backend ortlens -o ort.ortlens train.py  # the same through ONNX Runtime
-    ortlens run --explain Encoder predict.py  # compile the modules of class Encoder, which the script only calls
-    ortlens run -m torch.distributed.run --nproc-per-node 2 train.py  # each rank writes a capture of its own
-"""
-
-
-def add_run(commands: Commands) -> None:
-    """Add `run` to the parser."""
-    command = command_in(commands, "run", _RUN, _run, asks=_RUN_ASKS, examples=_RUN_EXAMPLES)
-    command.usage = "ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]"
-    add_outputs(command, "-o", saved="by default as PROGRAM.ortlens in this folder, train.ortlens for train.py")
-    command.add_argument("--journal", metavar="FILE", help="write everything as it comes, so that it survives a kill; see ortlens watch")
-    command.add_argument("--redact", action="store_true", help="leave paths, source lines and values out of the report")
-    command.add_argument("--backend", metavar="NAME", help="send every torch.compile to this backend, such as ortlens (default: its own)")
-    add_backend_options(command)
-    command.add_argument(
-        "--explain",
-        metavar="CLASS",
-        action="append",
-        default=[],
-        help="compile the modules of this class, which the program only calls, with --backend or through ONNX Runtime; may be repeated",
-    )
-    command.add_argument("--no-children", action="store_true", help="do not record in the Python processes that the program starts")
-    command.add_argument("--json", metavar="FILE", help="write the overview, and what to do, as JSON; stdout is the program's")
-    add_quiet(command)
-    command.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
-    command.add_argument("program", nargs=argparse.REMAINDER, metavar="script.py", help="the script, or what -m runs; then its arguments")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -88,6 +51,24 @@ def _run(options: argparse.Namespace) -> int:
 
     recording = Recording(plan, tell=tell)
     return program.run(recording.finish)
+
+
+RUN = Command(
+    name="run",
+    text="Run a script or module as Python does, and record every torch.compile in it. What it prints and returns stays the same.",
+    run=_run,
+    usage="ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]",
+    asks="""
+        What do the torch.compile calls of my script do?
+        Which lines of my training script break graphs or recompile?
+    """,
+    examples="""
+        ortlens run train.py --epochs 1  # what its torch.compile calls do, on their own backends
+        ortlens run --backend ortlens -o ort.ortlens train.py  # the same through ONNX Runtime
+        ortlens run --explain Encoder predict.py  # compile the modules of class Encoder, which the script only calls
+        ortlens run -m torch.distributed.run --nproc-per-node 2 train.py  # each rank writes a capture of its own
+    """,
+)
 
 
 def _checked(options: argparse.Namespace, name: str) -> Request:
@@ -123,23 +104,9 @@ def _tell(outcome: RecordingOutcome, answered: Path | None) -> None:
             print_error(f"ortlens: {error}")
 
 
-_WATCH = "Follow the journal of a running process (Lens(journal=...), ortlens run --journal), until it ends or Ctrl-C."
-_WATCH_ASKS = "What does a running job do now?"
-_WATCH_EXAMPLES = """
-    ortlens watch run.journal
-    ortlens watch run.journal --once --json  # the figures now, as one line of JSON
-"""
 _PAUSE = 0.5
 _SHARE = 0.05  # of the time that reading may take
 _NOT_CLOSED = "journal_not_closed"
-
-
-def add_watch(commands: Commands) -> None:
-    """Add `watch` to the parser."""
-    command = command_in(commands, "watch", _WATCH, _watch, asks=_WATCH_ASKS, examples=_WATCH_EXAMPLES)
-    command.add_argument("journal", metavar="JOURNAL", type=Path, help="the file; ortlens waits for it if it is not there yet")
-    command.add_argument("--once", action="store_true", help="say what it holds now, and stop")
-    command.add_argument("--json", action="store_true", help="print the figures alone, one line of JSON whenever they change")
 
 
 def _watch(options: argparse.Namespace) -> None:
@@ -169,6 +136,18 @@ def _watch(options: argparse.Namespace) -> None:
                 return
         sys.stdout.flush()
         time.sleep(max(_PAUSE, (time.monotonic() - began) / _SHARE))
+
+
+WATCH = Command(
+    name="watch",
+    text="Follow the journal of a running process (Lens(journal=...), ortlens run --journal), until it ends or Ctrl-C.",
+    run=_watch,
+    asks="What does a running job do now?",
+    examples="""
+        ortlens watch run.journal
+        ortlens watch run.journal --once --json  # the figures now, as one line of JSON
+    """,
+)
 
 
 def _status(capture: Capture, pid: int, *, as_json: bool) -> str:

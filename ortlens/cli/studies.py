@@ -1,58 +1,33 @@
-"""`ortlens bench` measures a model in several ways, `tune` finds the options that make it faster here, `survey` runs many."""
+"""`ortlens bench`, `tune`, `survey` and `bisect`: a model in several ways, under options, beside others, and across versions."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import re
+import shlex
+import sys
+import tempfile
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import add_json, print_json, print_note, print_text, recommended, width
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command
+from ortlens.cli.printing import print_json, print_note, print_text, recommended, width
 from ortlens.errors import UsageError
-from ortlens.job.request import COUNT, SECONDS, add_backend_options, options_from_pairs
-from ortlens.job.targets import add_target, target_and_inputs
+from ortlens.job.inputs import inputs_from_texts
+from ortlens.job.request import options_from_pairs
+from ortlens.job.targets import target_and_inputs
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from ortlens.analysis.answers.surveyed import SurveyRow
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.cli.commands import Commands
+    from ortlens.studies.bisect import Bisection
     from ortlens.studies.tune import Trial
     from ortlens.trace.records import Capture, SideResult
-
-
-_BENCH = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
-_BENCH_ASKS = "Is it faster than eager and than Inductor?"
-_BENCH_EXAMPLES = """
-    ortlens bench mymodels:net --input f32[32,256] -o bench.ortlens  # every way, and the capture
-    ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
-"""
-_SECONDS = 10.0
-
-
-def add_bench(commands: Commands) -> None:
-    """Add `bench` to the parser."""
-    command = command_in(commands, "bench", _BENCH, _bench, asks=_BENCH_ASKS, examples=_BENCH_EXAMPLES)
-    add_target(command)
-    command.add_argument(
-        "--ways",
-        metavar="NAMES",
-        default="",
-        help="only these beside eager, with commas: inductor, ortlens, frozen, exported (all)",
-    )
-    command.add_argument(
-        "--seconds", metavar="N", type=SECONDS, default=_SECONDS, help="time for the rounds; at least ten are made (default: %(default)s)"
-    )
-    add_backend_options(command)
-    command.add_argument("-o", "--save", metavar="FILE", type=Path, help="save the capture of the calls through ortlens, with the table")
-    add_json(command, "the table")
-    add_quiet(command)
 
 
 def _bench(options: argparse.Namespace) -> None:
@@ -63,6 +38,18 @@ def _bench(options: argparse.Namespace) -> None:
         ways = tuple(name.strip() for name in options.ways.split(",") if name.strip()) or WAYS
         rows, capture = bench(target, args, kwargs, ways=ways, seconds=options.seconds, options=chosen or None, name=options.target)
     _tell(options, rows, capture)
+
+
+BENCH = Command(
+    name="bench",
+    text="Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture.",
+    run=_bench,
+    asks="Is it faster than eager and than Inductor?",
+    examples="""
+        ortlens bench mymodels:net --input f32[32,256] -o bench.ortlens  # every way, and the capture
+        ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
+    """,
+)
 
 
 def _tell(options: argparse.Namespace, rows: tuple[SideResult, ...], capture: Capture) -> None:
@@ -88,24 +75,6 @@ def conclusion(rows: Sequence[SideResult]) -> str:
     return f"Fastest: {best.way}, {best.ratio or 1.0:.2g}x of eager{beside}."
 
 
-_TUNE = "Try the options that may make your model faster, in turns, and list what was measured."
-_TUNE_ASKS = "Which options make it faster on this machine?"
-_TUNE_EXAMPLES = """
-    ortlens tune mymodels:net --input f32[32,256] --budget 60
-"""
-_BUDGET_S = 60.0
-
-
-def add_tune(commands: Commands) -> None:
-    """Add `tune` to the parser."""
-    command = command_in(commands, "tune", _TUNE, _tune, asks=_TUNE_ASKS, examples=_TUNE_EXAMPLES)
-    add_target(command)
-    command.add_argument("--budget", metavar="S", type=SECONDS, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")
-    add_backend_options(command)
-    add_json(command, "the table")
-    add_quiet(command)
-
-
 def _tune(options: argparse.Namespace) -> None:
     given = options_from_pairs(options.option)
     with target_and_inputs(options) as (target, args, kwargs):
@@ -114,60 +83,28 @@ def _tune(options: argparse.Namespace) -> None:
         from ortlens.studies.engine import sides_text
         from ortlens.studies.tune import tried
 
-        chosen, rows = tried(target, args, kwargs, OrtBackendOptions.from_any(given or None), TimeBudget(options.budget))
+        chosen, rows = tried(target, args, kwargs, OrtBackendOptions.from_any(given or None), TimeBudget(options.budget_s))
     if options.json:
         print_json("tune", {"rows": [asdict(row) for row in rows]})
     else:
         print_text(f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}")
 
 
+TUNE = Command(
+    name="tune",
+    text="Try the options that may make your model faster, in turns, and list what was measured.",
+    run=_tune,
+    asks="Which options make it faster on this machine?",
+    examples="""
+        ortlens tune mymodels:net --input f32[32,256] --budget 60
+    """,
+)
+
+
 def _advice(chosen: OrtBackendOptions, rows: Sequence[Trial]) -> str:
     changed = ", ".join(f"{row.option}: {row.value}" for row in rows if row.chosen and row.option != "all")
     unset = [field.name for field in dataclasses.fields(chosen) if getattr(chosen, field.name) != field.default]
     return f"Keep {changed}." if changed else f"Nothing was faster outside the noise; keep {', '.join(unset) or 'the defaults'}."
-
-
-_SURVEY = "Run many models, each in a process of its own: a crash, a hang or a lack of memory costs its own case. One page, one table."
-_SURVEY_ASKS = "Which of many models run in ONNX Runtime, and how fast?"
-_SURVEY_EXAMPLES = """
-    ortlens survey cases.py -o results  # CASES in cases.py: a mapping from names to functions that return (model, args)
-    ortlens survey cases.toml -o results --time-limit 120 --memory-limit 4G
-    ortlens survey cases.py -o results --options min_partition_nodes=1 --options min_partition_nodes=8 freeze_weights=False
-    ortlens survey cases.py -o results --scheduler tcp://head:8786  # on the workers of a Dask cluster
-"""
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def add_survey(commands: Commands) -> None:
-    """Add `survey` to the parser."""
-    command = command_in(commands, "survey", _SURVEY, _survey, asks=_SURVEY_ASKS, examples=_SURVEY_EXAMPLES)
-    command.add_argument("cases", metavar="CASES", help="FILE.py[:NAME], MODULE:NAME (default name: CASES), FILE.toml or FILE.json")
-    command.add_argument(
-        "-o", "--folder", metavar="FOLDER", type=Path, help="keep results here, and run only what is missing; index.html is the page"
-    )
-    command.add_argument("--only", metavar="GLOB", action="append", default=[], help="only cases of such a name; may be repeated")
-    command.add_argument(
-        "--options",
-        metavar="KEY=VALUE",
-        nargs="+",
-        action="append",
-        default=[],
-        help="options of the ortlens backend; if repeated, every case runs under each",
-    )
-    command.add_argument("--workers", metavar="N", type=COUNT, help="cases at the same time (default: one per two cores)")
-    command.add_argument(
-        "--time-limit", metavar="S", type=SECONDS, default=600.0, help="seconds that a case may take (default: %(default)s)"
-    )
-    command.add_argument("--memory-limit", metavar="SIZE", type=_size, help="memory of a case, as 4G (default: its share of the machine's)")
-    command.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")
-    command.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, with float64 as the reference")
-    command.add_argument("--no-reports", action="store_true", help="no report of each case: the page alone")
-    command.add_argument("--retry", action="store_true", help="run cases again that have a reason and no result")
-    command.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster; pip install 'ortlens[dask]'")
-    command.add_argument("--title", metavar="TEXT", help="title of the page (default: CASES)")
-    add_json(command, "the table")
-    add_quiet(command)
 
 
 def _survey(options: argparse.Namespace) -> int:
@@ -205,6 +142,20 @@ def _survey(options: argparse.Namespace) -> int:
     return EXIT_OK if (frame.status == "ok").all() else EXIT_NO
 
 
+SURVEY = Command(
+    name="survey",
+    text="Run many models, each in a process of its own: a crash, a hang or a lack of memory costs its own case. One page, one table.",
+    run=_survey,
+    asks="Which of many models run in ONNX Runtime, and how fast?",
+    examples="""
+        ortlens survey cases.py -o results  # CASES in cases.py: a mapping from names to functions that return (model, args)
+        ortlens survey cases.toml -o results --time-limit 120 --memory-limit 4G
+        ortlens survey cases.py -o results --options min_partition_nodes=1 --options min_partition_nodes=8 freeze_weights=False
+        ortlens survey cases.py -o results --scheduler tcp://head:8786  # on the workers of a Dask cluster
+    """,
+)
+
+
 def _client(address: str | None) -> Any:  # noqa: ANN401 - a dask.distributed.Client
     if address is None:
         return None
@@ -233,11 +184,80 @@ def _tell_survey(rows: Sequence[SurveyRow], options: argparse.Namespace) -> None
 
         print_text(table(rows, brief_columns(rows), width=width(), limit=None))
     if options.folder is not None:
-        print_note(f"Page written to {options.folder.expanduser().absolute() / 'index.html'}")
+        print_note(f"Page written to {options.folder.absolute() / 'index.html'}")
 
 
-def _size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not (size := round(float(match["number"]) * _UNITS[match["unit"].upper()])):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512M or 4G")
-    return size
+def _bisect(options: argparse.Namespace) -> int:
+    inputs_from_texts(options.input)  # a slip here should not wait for an installation
+    chosen, environments = options_from_pairs(options.option), [_named(text) for text in options.environment]
+    target: Path | None = options.folder
+    if target is not None and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"-o {target}: it is not empty, and nothing is overwritten; name a folder that does not exist yet")
+    pip_args = shlex.split(options.pip_args)
+
+    from ortlens.studies.bisect import Axes, bisect
+    from ortlens.studies.bisect_text import write_issue
+    from ortlens.studies.environments import default_folder
+
+    axes = Axes(
+        onnxruntime=options.onnxruntime,
+        torch=options.torch,
+        environments=environments,
+        providers=options.providers,
+        levels=options.levels,
+        folder=(options.environments or default_folder()).absolute(),
+        pip_args=pip_args,
+    )
+    with tempfile.TemporaryDirectory(prefix="ortlens-bisect-", ignore_cleanup_errors=True) as folder:
+        result = bisect(
+            options.target,
+            options.input,
+            axes,
+            folder=Path(folder),
+            seed=options.seed,
+            options=chosen,
+            runs=options.runs,
+            seconds=options.seconds,
+        )
+        if target is not None:
+            print_note(f"Written to {write_issue(result, target.absolute(), shlex.join(['ortlens', *sys.argv[1:]]))}")
+    _tell_bisection(result, as_json=options.json)
+    return EXIT_NO if result.differs else EXIT_OK
+
+
+BISECT = Command(
+    name="bisect",
+    text=(
+        "Run your model across versions of onnxruntime and torch, providers, optimisation levels and many runs: which results, times and "
+        "memory differ, from which node on, and a text for an issue."
+    ),
+    run=_bisect,
+    asks="Which version, provider or optimisation level makes results, times or memory differ, and at which node?",
+    examples="""
+        ortlens bisect mymodels:net --input f32[8,256] --onnxruntime 1.30.0 1.31.1 1.32.0
+        ortlens bisect model.onnx --levels disable all -o issue  # a folder with the smallest model that differs
+        ortlens bisect model.onnx --onnxruntime onnxruntime-openvino==1.24.1 --providers OpenVINOExecutionProvider
+        ortlens bisect mymodels:net --input f32[8,256] --torch 2.14.1 --pip-args='-i https://download.pytorch.org/whl/cpu'
+        ortlens bisect mymodels:net --input f32[8,256] --runs 2000  # does its memory grow?
+    """,
+)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, python = text.partition("=")
+    if not equals or not name or not Path(python).expanduser().is_file():
+        raise UsageError(
+            f"--environment {text}: write NAME=PYTHON, with the path of an interpreter that exists, such as old=/envs/old/bin/python"
+        )
+    return name, str(Path(python).expanduser())
+
+
+def _tell_bisection(result: Bisection, *, as_json: bool) -> None:
+    if as_json:
+        print_json("bisect", asdict(result) | {"differs": result.differs})
+        return
+    from ortlens.studies.bisect_text import sentences
+    from ortlens.studies.engine import sides_text
+
+    timed = [row for row in result.rows if row.call_ns is not None]  # sentences tell of the others
+    print_text("\n".join([sides_text(timed, width=width()), "", *sentences(result)]))

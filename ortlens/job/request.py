@@ -1,18 +1,17 @@
-"""The options that the command line and the magics share, and the object that they become."""
+"""What was asked for with the options of a command or magic, as one object, and the texts of values in it."""
 
 from __future__ import annotations
 
-import argparse
 import ast
-import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import argparse
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 _WORDS = {"true": True, "false": False, "none": None}
 
@@ -55,79 +54,6 @@ class Request:
             raise UsageError(f"--save {self.save}: there is no folder {self.save.absolute().parent}; create it first, or choose another")
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedArgument:
-    """A type of argument whose refusal says what is wanted, where argparse names the function."""
-
-    function: Callable[[str], Any]  # makes the value of a text; raises ValueError
-    what: str  # what it reads, as "a whole number"
-
-    def __call__(self, text: str) -> Any:  # noqa: ANN401 - whatever the function returns
-        """Read a text as typed; raise `argparse.ArgumentTypeError` if it is no such value."""
-        try:
-            return self.function(text)
-        except ValueError as err:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {self.what}") from err
-
-
-def _seconds(text: str) -> float:
-    if 0 < float(text) < math.inf:
-        return float(text)
-    raise ValueError(text)
-
-
-def _count(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise ValueError(text)
-
-
-SECONDS = ParsedArgument(_seconds, "a time in seconds")  # a time above 0, as the `type` of an option
-COUNT = ParsedArgument(_count, "a whole number from 1")
-
-
-def add_outputs(parser: argparse.ArgumentParser, *save_names: str, saved: str = "for example as run.ortlens") -> None:
-    """Add the options that say what is written where; `save_names` are further names of `--save`."""
-    parser.add_argument("--report", "--html", metavar="FILE", type=_path, help="write the report, one HTML file that opens anywhere")
-    parser.add_argument(*save_names, "--save", metavar="FILE", type=_path, help=f"save the capture, {saved}")
-
-
-def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add the options for profiling, verifying and redacting."""
-    parser.add_argument("--redact", action="store_true", help="leave paths, source lines and values out of the report")
-    parser.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")
-    parser.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, with float64 as the reference")
-    parser.add_argument("--budget", dest="budget_s", metavar="S", type=SECONDS, help="seconds for --profile and for --verify (60)")
-
-
-def add_compiling(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a target is compiled and called."""
-    parser.add_argument("--dry-run", action="store_true", help="trace and partition with fake tensors: no memory for weights, nothing runs")
-    parser.add_argument(
-        "--device", metavar="cuda", help="with --dry-run: plan as if the model and its inputs were there, with or without a GPU"
-    )
-    parser.add_argument("--dynamic", action="store_true", default=None, help="compile for any size, like torch.compile(dynamic=True)")
-    parser.add_argument(
-        "--calls",
-        metavar="N",
-        type=COUNT,
-        help="number of calls; 1 for a target with side effects (default: as many as fit in about a second)",
-    )
-    parser.add_argument("--backend", metavar="NAME", default="ortlens", help="record another backend, such as inductor or eager")
-    add_backend_options(parser)
-
-
-def add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """Add the option that passes options on to the backend."""
-    parser.add_argument(
-        "--option",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="an option of the ortlens backend, such as min_partition_nodes=2; may be repeated",
-    )
-
-
 def request_from_options(options: argparse.Namespace, **given: Any) -> Request:  # noqa: ANN401 - fields of Request
     """Make the request from parsed options and given fields; options that the caller does not have keep their defaults."""
     names = set(Request.__slots__) - {"options"}
@@ -158,7 +84,3 @@ def value_from_text(text: str) -> Any:  # noqa: ANN401 - any literal
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser()

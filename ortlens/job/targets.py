@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
 from ortlens.job.inputs import inputs_from_texts
-from ortlens.job.request import ParsedArgument
 
 if TYPE_CHECKING:
     import argparse
@@ -22,34 +21,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def add_target(command: argparse.ArgumentParser, *files: str) -> None:
-    """Add the options that say what is called, and with what; `files` are what the command takes as well, with what each is."""
-    also = f"; or {', or '.join(files)}" if files else ""
-    command.add_argument(
-        "target",
-        metavar="MODULE:NAME",
-        help=f"an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too{also}",
-    )
-    command.add_argument(
-        "--input",
-        metavar="SPEC",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, 2.5, true, none, 'text'",
-    )
-    command.add_argument(
-        "--seed",
-        metavar="N",
-        type=ParsedArgument(int, "a whole number"),
-        default=0,
-        help="seed for random weights and inputs (default: %(default)s)",
-    )
-
-
 @contextlib.contextmanager
 def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
-    """Yield the target that the options of `add_target` name, and its arguments; without gradients, errors in it as `UsageError`."""
+    """Yield the target that `MODULE:NAME` and `--input` name, and its arguments; without gradients, errors in it as `UsageError`."""
     inputs = inputs_from_texts(options.input)  # a slip here should not wait for torch
 
     from ortlens._versions import check_supported

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import keyword
 import re
 import shlex
 import sys
@@ -26,7 +25,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_loca
 from IPython.display import display
 
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
-from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
+from ortlens.job.options import add_options, help_lines
+from ortlens.job.request import request_from_options
 from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
 from ortlens.magic.expression import call_from_expression
 from ortlens.views.hints import MAGIC, Hints
@@ -160,25 +160,11 @@ class OrtlensMagics(Magics):
 
         Options of both forms, before the expression:
 
-          -o NAME         keep the lens under this name
-          --report FILE   write the report: one HTML file that opens anywhere (also --html)
-          --save FILE     save the capture, for ortlens.load (.ortlens)
-          --redact        leave paths, source lines and values out of the report
-          --quiet         show nothing
+          BOTH
 
         Options of `%ortlens` alone:
 
-          --profile       where the time inside ONNX Runtime goes, kernel by kernel
-          --verify        compare every value with PyTorch's
-          --budget S      seconds for --profile and for --verify; 60 by default
-          --no-grad       without gradients, for inference
-          --dry-run       trace and partition only
-          --device cuda   with --dry-run: plan for a GPU, on any machine
-          --dynamic       compile for any size
-          --calls N       number of calls
-          --backend NAME  record another backend, such as inductor or eager
-          --option K=V    an option of the backend; may be repeated
-          --              ends the options, for an expression that starts with a minus
+          LINE
         """
         try:
             with _errors_for_the_shell():
@@ -217,7 +203,7 @@ class OrtlensMagics(Magics):
 
     def _run_line(self, line: str, names: dict[str, Any]) -> None:
         """Run an expression, looking up names in the calling function first, then in the notebook."""
-        options, expression = split_line(line_parser(), line)
+        options, expression = split_line(parser_of("%ortlens"), line)
         if not expression:
             raise UsageError("%ortlens needs an expression after its options, for example %ortlens model(x)")
         request = request_from_options(options)
@@ -296,6 +282,12 @@ class OrtlensMagics(Magics):
             _display(explorer)
 
 
+_ENDS = f"{'--':<20}ends the options, for an expression that starts with a minus"
+_LISTED = {"BOTH": help_lines("%%ortlens"), "LINE": [*help_lines("%ortlens", without="%%ortlens"), _ENDS]}
+for _name, _lines in _LISTED.items():
+    OrtlensMagics.ortlens.__doc__ = (OrtlensMagics.ortlens.__doc__ or "").replace(_name, f"\n{' ' * 10}".join(_lines))
+
+
 @contextlib.contextmanager
 def _errors_for_the_shell() -> Iterator[None]:
     """IPython shows its own UsageError as one line; ours, about what was typed, becomes one."""
@@ -333,28 +325,11 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message.rstrip('?.')}{'?' if message.endswith('?') else '.'} %ortlens? shows all options")
 
 
-def line_parser() -> argparse.ArgumentParser:
-    """Make the parser of the options of `%ortlens`; it raises UsageError."""
-    parser = cell_parser("%ortlens")
-    add_compiling(parser)
-    parser.add_argument("--no-grad", action="store_true", help="without gradients, for inference")
+def parser_of(magic: str) -> argparse.ArgumentParser:
+    """Make the parser of the options of `%ortlens` or `%%ortlens`; it raises UsageError."""
+    parser = _Parser(prog=magic, add_help=False, allow_abbrev=False)
+    add_options(parser, magic)
     return parser
-
-
-def cell_parser(prog: str = "%%ortlens") -> argparse.ArgumentParser:
-    """Make the parser of the options of `%%ortlens`; it raises UsageError."""
-    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
-    parser.add_argument("-o", dest="store", metavar="NAME", type=_name, help="keep the lens under this name")
-    parser.add_argument("--quiet", action="store_true", help="show nothing")
-    add_measuring(parser)
-    add_outputs(parser)
-    return parser
-
-
-def _name(text: str) -> str:
-    if not text.isidentifier() or keyword.iskeyword(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid variable name")
-    return text
 
 
 def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Namespace, str]:
@@ -388,7 +363,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 def cell_options(line: str) -> argparse.Namespace:
     """Read the line of a cell magic; options that mean something for a single call alone are refused."""
-    parser = cell_parser()
+    parser = parser_of("%%ortlens")
     try:
         words = shlex.split(line, comments=True)
     except ValueError as err:
@@ -396,18 +371,17 @@ def cell_options(line: str) -> argparse.Namespace:
     options, more = parser.parse_known_args(words)
     if more:
         _refuse_unknown(parser, more[0])
-    if options.profile or options.verify:
-        asked = "profile" if options.profile else "verify"
-        raise UsageError(
-            f"--{asked} calls a model again and needs its arguments, which a cell does not give. Use %ortlens --{asked} model(x), "
-            f"or keep the lens with -o lens and call lens.{asked}(x) after the cell"
-        )
     return options
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, word: str) -> NoReturn:
     name = word.partition("=")[0]
-    if any(name in action.option_strings for action in line_parser()._actions):  # noqa: SLF001 - as above
+    if name in ("--profile", "--verify"):
+        raise UsageError(
+            f"{name} calls a model again and needs its arguments, which a cell does not give. Use %ortlens {name} model(x), or keep the "
+            f"lens with -o lens and call lens.{name[2:]}(x) after the cell"
+        )
+    if any(name in action.option_strings for action in parser_of("%ortlens")._actions):  # noqa: SLF001 - as above
         raise UsageError(f"{name} is an option of %ortlens only; in a cell, pass it to torch.compile. %ortlens? shows all options")
     near = _hint(name, parser._option_string_actions) if name.startswith("--") else ""  # noqa: SLF001 - as above
     parser.error(f"{word} is not an option of %%ortlens{near or '; the code goes in the lines below'}")

@@ -61,6 +61,8 @@ class _Candidate:
 
     @property
     def way(self) -> str:
+        if self.option == "all":
+            return "all that was kept"
         return self.value if self.option == "call" or "=" in self.value else f"{self.option}={self.value}"
 
 

@@ -54,11 +54,10 @@ def test_what_the_target_raises_is_raised_and_an_unknown_way_refused() -> None:
     def broken(_: torch.Tensor) -> torch.Tensor:
         raise ZeroDivisionError("of the target")
 
-    one = torch.ones(1)
     with pytest.raises(ZeroDivisionError, match="of the target"):
-        bench(broken, (one,), {}, ways=("ortlens",))
+        bench(broken, (torch.ones(1),), {}, ways=("ortlens",))
     with pytest.raises(UsageError, match="the ways are: eager, inductor, ortlens, frozen, exported"):
-        bench(torch.sin, (one,), {}, ways=("onnx",))
+        bench(torch.sin, (), {}, ways=("onnx",))
 
 
 @pytest.mark.parametrize("wrong", [torch.ones(2), torch.tensor([1.0, float("nan"), 1.0])])

@@ -280,10 +280,10 @@ def test_the_question_mark_documents_every_option(shell: Shell) -> None:
     for line in ("%ortlens", "%ortlens --help"):
         assert shell.run(line) is None
         assert ortlens.__version__ in shell.out
-    from ortlens.magic.magics import OrtlensMagics, cell_parser, line_parser
+    from ortlens.magic.magics import OrtlensMagics, parser_of
 
     documented = OrtlensMagics.ortlens.__doc__ or ""
-    for parser in (line_parser(), cell_parser()):
+    for parser in map(parser_of, ("%ortlens", "%%ortlens")):
         for action in parser._actions:
             assert any(f"{name} " in documented or f"{name})" in documented for name in action.option_strings), action
     assert shell.run("%%ortlens?") is None

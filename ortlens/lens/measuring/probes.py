@@ -54,7 +54,7 @@ class GuardedCalls:
         """The share of a call that skipping them must save."""
         return GENERATE_SHARE if self.generates else GUARDS_SHARE if self.several else ONE_GRAPH_SHARE
 
-    def change(self) -> Change:
+    def change(self) -> TimedChange:
         """Return skipping guards as a change, with what saves them; merging graphs saves as much without a risk."""
         how: Mapping[str, Any] = UNGUARDED_STEPS
         if self.breaks:
@@ -67,11 +67,11 @@ class GuardedCalls:
                 f"For deployment, `{self.freeze_call}` runs the same sessions without them." if self.freeze_call else "",
             )
         what = "skipping the guards of modules at each step" if self.generates else "skipping the guards"
-        return Change(rule="heavy_guards", subject=GUARDS, what=what, remedy=how, worth_ns=GUARDS_NS, worth_share=self.worth_share)
+        return TimedChange(rule="heavy_guards", subject=GUARDS, what=what, remedy=how, worth_ns=GUARDS_NS, worth_share=self.worth_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class TimedChange:
     """A change to a call, and what its finding says."""
 
     rule: str
@@ -115,7 +115,7 @@ def try_fewer_threads(
             variant.prepare(each.values)
             others[each] = variant.run
         once = clocked(call, waiting_for([each.values for each in seen]))
-        fewer = Change(
+        fewer = TimedChange(
             rule="too_many_threads",
             subject=SESSIONS,
             what=f"giving each session {counted(cores, 'thread')}",
@@ -162,33 +162,34 @@ def note_trials(recorder: Recorder, capture: r.Capture, trials: Sequence[Any], c
             best = min(fitting, key=lambda each: each.ratio)
             told += fitting
             makes = r.same(known, "mitigation", "todo", "settings")
-            recorder.add(_found_in(Change(rule=known.rule, subject=known.subject or "", what=best.way, remedy=makes), best, known))
+            recorder.add(_found_in(TimedChange(rule=known.rule, subject=known.subject or "", what=best.way, remedy=makes), best, known))
     for each in timed:
         if each not in told and each.verdict == "faster" and (each.chosen or each.option == "call") and each.option != "all":
-            makes = remedy(each.note or f"Set {each.way}.")
+            makes = remedy(each.note or f"Set {each.option} to {each.value}.")
             if isinstance(found := getattr(chosen, each.option, None), bool | int | str | tuple):
                 makes["settings"] = option_lines(**{each.option: found})
-            recorder.add(_found_in(Change(rule="faster_option", subject=each.way, what=each.way, remedy=makes), each, None))
+            recorder.add(_found_in(TimedChange(rule="faster_option", subject=each.way, what=each.way, remedy=makes), each, None))
 
 
-def _found_in(change: Change, trial: Any, known: r.Finding | None) -> r.Finding:
+def _found_in(change: TimedChange, trial: Any, known: r.Finding | None) -> r.Finding:
     times = round(trial.call_ns / trial.ratio), int(trial.call_ns)
     return finding_of(change, trial.verdict, times, trial.rounds, known)
 
 
-def _found(change: Change, compared: AbTiming, known: r.Finding | None) -> r.Finding:
+def _found(change: TimedChange, compared: AbTiming, known: r.Finding | None) -> r.Finding:
     """Make the finding of a comparison in which few rounds suffice."""
     verdict: SpeedVerdict = "faster" if compared.is_faster else "slower" if compared.is_slower else "same"
     return finding_of(change, verdict, (compared.base_ns, compared.other_ns), compared.rounds, known)
 
 
-def finding_of(change: Change, verdict: SpeedVerdict, times: tuple[int, int], rounds: int, known: r.Finding | None) -> r.Finding:
+def finding_of(change: TimedChange, verdict: SpeedVerdict, times: tuple[int, int], rounds: int, known: r.Finding | None) -> r.Finding:
     """Make the measured finding of a change in place of the estimate of a rule, `known`; without a gain it is information.
 
     `times` are the ns of a call as it is, and with the change.
     """
     before, after = times
-    evidence = f"measured: {time_from_ns(before)} as it is, {time_from_ns(after)} with {change.what} (medians of {counted(rounds, 'round')} in turns)"
+    times_of = f"{time_from_ns(before)} as it is, {time_from_ns(after)} with {change.what}"
+    evidence = f"measured: {times_of} (medians of {counted(rounds, 'round')} in turns)"
     hazard = RULES[change.rule].hazard if change.rule in RULES else "Calls take longer than they need to."
     base = known or r.Finding(rule=change.rule, subject=change.subject, severity="warning", title="", hazard=hazard)
     evidence = f"{known.evidence}; {evidence}" if known is not None else evidence

@@ -21,7 +21,7 @@ from docs.json_schema import ANSWERS
 from ortlens import cli
 from ortlens.cli import entry
 from ortlens.cli.printing import json_text
-from ortlens.job.request import _path
+from ortlens.job.options import expanded
 from ortlens.trace import store
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
@@ -90,7 +90,7 @@ def test_help_has_questions_and_examples_that_parse(name: str, capsys: pytest.Ca
 
 
 def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
-    typed = [action for command in COMMANDS.values() for action in command._actions if action.type not in (None, Path, _path)]
+    typed = [action for command in COMMANDS.values() for action in command._actions if action.type not in (None, Path, expanded)]
     assert len(typed) > 10
     for action in typed:
         with pytest.raises(argparse.ArgumentError) as refused:

@@ -6,10 +6,10 @@ from typing import Literal
 
 import pytest
 
-from ortlens.lens.measuring.probes import Change, GuardedCalls, finding_of
+from ortlens.lens.measuring.probes import GuardedCalls, TimedChange, finding_of
 from ortlens.trace.records import Finding
 
-CHANGE = Change(rule="unfrozen_weights", subject="p0", what="freezing the weights", remedy={"mitigation": "freeze"})
+CHANGE = TimedChange(rule="unfrozen_weights", subject="p0", what="freezing the weights", remedy={"mitigation": "freeze"})
 KNOWN = Finding(rule="unfrozen_weights", subject="p0", severity="warning", title="16 MiB are inputs", evidence="recorded")
 
 
