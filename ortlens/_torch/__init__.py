@@ -77,7 +77,6 @@ from ortlens._torch.aot import (
     without_tokens,
     zero_and_one_open,
 )
-from ortlens._torch.artifacts import loaded_artifact, record_artifact, register_artifacts
 from ortlens._torch.compared import sizes_compared, unnoted_guards
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
@@ -136,7 +135,16 @@ from ortlens._torch.interpreters import (
     unrecorded,
 )
 from ortlens._torch.objects import objects_as_trees, with_structures, without_objects
-from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
+from ortlens._torch.process import (
+    computes_bfloat16,
+    loaded_artifact,
+    openmp_pause,
+    record_artifact,
+    register_artifacts,
+    torch_folder,
+    trace_again,
+    tracing_cuda,
+)
 from ortlens._torch.retracing import dynamo_setting, dynamo_settings, has_side_effects, retrace, variables_of_call
 from ortlens._torch.tensors import (
     allows_tf32,

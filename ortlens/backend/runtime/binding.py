@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,9 @@ import torch
 
 from ortlens.backend.basis.memory_order import inverse_order
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY, captured
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY
 from ortlens.backend.runtime import _ort, devices
+from ortlens.backend.runtime.graph_view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,12 +156,10 @@ def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int,
     """Copy a model to take inputs in memory order, see `backend.memory_order`, by a Transpose each; without any, return it."""
     if not orders:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    turns = [_turned(value, orders[value.name]) for value in made.graph.input if value.name in orders]
-    nodes = [*turns, *made.graph.node]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
+    turned = {value.name: onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in model.graph.input if value.name in orders}
+    made = GraphView(model).edited(lambda _, copy: [copy], first=[_turned(value, orders[name]) for name, value in turned.items()])
+    for value in made.graph.input:
+        value.CopyFrom(turned.get(value.name, value))
     return made
 
 
@@ -181,19 +179,19 @@ def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProt
 
 def without_last_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model without Reshapes that compute outputs of fixed size; these get the shape of its input. Without any, return it."""
-    dropped = _last_reshapes(model)
+    graph = GraphView(model)
+    dropped = _last_reshapes(graph)
     if not dropped:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
     inner = {node.input[0]: node.output[0] for node in dropped}
-    outputs = set(inner.values())
-    nodes = [node for node in made.graph.node if not outputs.intersection(node.output) or node.op_type not in _RESHAPES]
-    for node in nodes:
-        node.input[:] = [inner.get(name, name) for name in node.input]
-        node.output[:] = [inner.get(name, name) for name in node.output]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
+    gone = set(map(id, dropped))
+
+    def change(node: onnx.NodeProto, copy: onnx.NodeProto) -> list[onnx.NodeProto]:
+        copy.input[:] = [inner.get(name, name) for name in node.input]
+        copy.output[:] = [inner.get(name, name) for name in node.output]
+        return [] if id(node) in gone else [copy]
+
+    made = graph.edited(change)
     types = {value.name: value.type for value in model.graph.value_info}
     sources = {name: source for source, name in inner.items()}
     for value in made.graph.output:
@@ -205,28 +203,18 @@ def without_last_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
 _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
-def _last_reshapes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+def _last_reshapes(graph: GraphView) -> list[onnx.NodeProto]:
     """List nodes that only reshape, for an output, a value that another node computes and that is neither returned nor read in a body."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    read = Counter(name for node in model.graph.node for name in (*node.input, *captured(node)))
-    fixed = {value.name for value in (*model.graph.value_info, *model.graph.output) if _sizes_of(value) is not None}
-    given = {value.name for value in model.graph.output}.union(*map(captured, model.graph.node))
     found: dict[str, onnx.NodeProto] = {}
-    for value in model.graph.output:
-        node = makers.get(value.name)
-        if node is None or node.op_type not in _RESHAPES or node.domain or read[value.name]:
+    for value in graph.model.graph.output:
+        node = graph.makers.get(value.name)
+        if node is None or node.op_type not in _RESHAPES or node.domain or value.name in graph.readers:
             continue
         source = node.input[0]
-        if source in makers and source not in given and {source, value.name} <= fixed:
+        fixed = all(all(isinstance(size, int) for size in graph.sizes.get(name, [""])) for name in (source, value.name))
+        if fixed and source in graph.makers and source not in graph.returned | graph.captured:
             found.setdefault(source, node)
     return list(found.values())
-
-
-def _sizes_of(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    if not value.type.tensor_type.HasField("shape"):
-        return None
-    dims = value.type.tensor_type.shape.dim
-    return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
 
 
 def given_shape(shape: Sequence[object], sizes: Sequence[object]) -> tuple[int, ...] | None:

@@ -19,7 +19,6 @@ to 4 MiB takes 1.2 to 3 times as long where sessions return new caches, and 1.0 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,9 +26,9 @@ import torch
 import torch.fx
 
 from ortlens.backend.basis.memory_order import has_fixed_sizes, is_contiguous
-from ortlens.backend.conversion.node_provenance import captured
 from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
+from ortlens.backend.runtime.graph_view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,56 +74,51 @@ def with_memory_of_inputs(
 ) -> list[Output]:
     """Let contiguous outputs of fixed shape take the memory of inputs, by `updates_of`, where that is proved to be right."""
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
+    graph = GraphView(model)
     safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
     made = list(outputs)
     for place, source in alike.items():
         name = outputs[place].name
         if name in safe:
-            repeatable = _is_only_written_at_indices(model, old=inputs[source].name, new=name)
+            repeatable = _is_only_written_at_indices(graph, old=inputs[source].name, new=name)
             made[place] = replace(outputs[place], in_place=source, repeatable=repeatable)
     return made
 
 
 def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[str]:
     """Find the outputs of `pairs` that may overwrite their inputs: all else that depends on the input is computed before them."""
-    nodes = list(model.graph.node)
-    alone = frozenset(new for new, old in pairs.items() if _is_only_written_at_indices(model, old=old, new=new))
-    if alone == pairs.keys() or any(node.op_type not in _ELEMENTWISE or node.domain or len(node.output) != 1 for node in nodes):
+    graph = GraphView(model)
+    alone = frozenset(new for new, old in pairs.items() if _is_only_written_at_indices(graph, old=old, new=new))
+    if alone == pairs.keys() or any(node.op_type not in _ELEMENTWISE or node.domain or len(node.output) != 1 for node in graph.nodes):
         return alone
-    makers = {node.output[0]: node for node in nodes}
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in nodes:
-        for name in node.input:
-            readers[name].append(node)
-    return frozenset(new for new, old in pairs.items() if new in makers and _is_last(makers, readers, old=old, new=new))
+    return frozenset(new for new, old in pairs.items() if new in graph.makers and _is_last(graph, old=old, new=new))
 
 
-def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -> bool:
+def _is_only_written_at_indices(graph: GraphView, *, old: str, new: str) -> bool:
     """Tell whether the new value is the old one with some elements replaced, and nothing else has the old one."""
-    reading = [node for node in model.graph.node if old in node.input]
-    captures = any(old in captured(node) for node in model.graph.node)
-    if len(reading) != 1 or captures or any(value.name == old for value in model.graph.output):
+    reading = graph.readers.get(old, ())
+    if len(reading) != 1 or old in graph.captured | graph.returned:
         return False
     (write,) = reading
     replaces = all(attribute.name != "reduction" or attribute.s in {b"", b"none"} for attribute in write.attribute)
     is_write = write.op_type in _WRITES_AT_INDICES and not write.domain and replaces
-    return is_write and list(write.output) == [new] and write.input[0] == old and old not in write.input[1:]
+    return is_write and list(write.output) == [new] and write.input[0] == old
 
 
-def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[onnx.NodeProto]], *, old: str, new: str) -> bool:
+def _is_last(graph: GraphView, *, old: str, new: str) -> bool:
     """Tell whether every value that depends on `old` other than through `new` is needed to compute `new`, element by element."""
-    if makers[new].op_type not in _POINTWISE:
+    if graph.makers[new].op_type not in _POINTWISE:
         return False
     needed, ahead = set(), [new]
     while ahead:
         name = ahead.pop()
-        if name in makers and name not in needed:
+        if name in graph.makers and name not in needed:
             needed.add(name)
-            ahead.extend(makers[name].input)
+            ahead.extend(graph.makers[name].input)
     reached, ahead = set(), [old]
     while ahead:
         name = ahead.pop()
-        for node in readers.get(name, ()):
+        for node in graph.readers.get(name, ()):
             made = node.output[0]
             if made not in needed:
                 return False

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
-from ortlens.backend.conversion.node_provenance import captured, used_nodes
-from ortlens.backend.runtime.rewrites import known_sizes
+from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-DOMAIN = "com.microsoft"
 _MATRIX = 2  # dimensions
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
@@ -33,34 +31,30 @@ class _Layer(NamedTuple):
 
 def with_layers_for_cuda(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model with its linear layers in the form that is faster on CUDA; without any, return the model itself."""
-    layers = _layers(model)
+    graph = GraphView(model)
+    layers = _layers(graph)
     if not layers:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
     dropped = {id(node) for layer in layers.values() for node in layer.replaced}
-    nodes: list[onnx.NodeProto] = []
-    for source, node in zip(model.graph.node, made.graph.node, strict=True):
-        layer = layers.get(source.output[0])
-        nodes += [] if id(source) in dropped and layer is None else [node] if layer is None else _nodes(layer, made.graph)
-    read = {value.name for value in made.graph.output}
-    kept = used_nodes(nodes, read)
-    del made.graph.node[:]
-    made.graph.node.extend(kept)
-    if all(entry.domain != DOMAIN for entry in made.opset_import):
-        made.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    return made
+    constants: list[onnx.TensorProto] = []
+
+    def change(node: onnx.NodeProto, copy: onnx.NodeProto) -> list[onnx.NodeProto]:
+        if (layer := layers.get(node.output[0])) is not None:
+            return _nodes(layer, constants)
+        return [] if id(node) in dropped else [copy]
+
+    return graph.edited(change, constants, domain=CONTRIB)
 
 
-def _nodes(layer: _Layer, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+def _nodes(layer: _Layer, constants: list[onnx.TensorProto]) -> list[onnx.NodeProto]:
     product = layer.replaced[0]
     source, made = layer.source, []
     between = layer.result if layer.bias is None else f"{layer.result}/product"
     if layer.sizes is not None:
         source, sizes = f"{layer.result}/rows", f"{layer.result}/sizes"
-        graph.initializer.append(onnx.helper.make_tensor(sizes, onnx.TensorProto.INT64, [len(layer.sizes)], layer.sizes))
+        constants.append(onnx.helper.make_tensor(sizes, onnx.TensorProto.INT64, [len(layer.sizes)], layer.sizes))
         made.append(onnx.helper.make_node("Reshape", [layer.source, sizes], [source], name=f"{product.name}/Reshape"))
-    made.append(onnx.helper.make_node("FusedMatMul", [source, layer.weight], [between], name=product.name, domain=DOMAIN, transB=1))
+    made.append(onnx.helper.make_node("FusedMatMul", [source, layer.weight], [between], name=product.name, domain=CONTRIB, transB=1))
     if layer.bias is not None:
         made.append(onnx.helper.make_node("Add", [between, layer.bias], [layer.result], name=f"{product.name}/Add"))
     for node in made:
@@ -68,28 +62,21 @@ def _nodes(layer: _Layer, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return made
 
 
-def _layers(model: onnx.ModelProto) -> dict[str, _Layer]:
+def _layers(graph: GraphView) -> dict[str, _Layer]:
     """Find the layers, by the name of their result."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in model.graph.node:
-        for name in (*node.input, *captured(node)):
-            readers.setdefault(name, []).append(node)
-    returned = {value.name for value in model.graph.output}
-    sizes, kinds = known_sizes(model), _element_types(model)
     found: dict[str, _Layer] = {}
-    for node in model.graph.node:
-        weight = _transposed_weight(node, makers, kinds)
+    for node in graph.of("Gemm", "MatMul"):
+        weight = _transposed_weight(node, graph)
         if weight is None:
             continue
         bias = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else None  # noqa: PLR2004 - the optional one
-        ranks = [len(sizes.get(name, ())) for name in (node.input[0], weight, bias) if name is not None]
+        ranks = [len(graph.sizes.get(name, ())) for name in (node.input[0], weight, bias) if name is not None]
         if ranks[0] < _MATRIX or ranks[1:] not in ([_MATRIX], [_MATRIX, 1]):
             continue
         layer = _Layer(node.input[0], weight, bias, node.output[0], (node,))
-        before, after = makers.get(node.input[0]), readers.get(node.output[0], [])
+        before, after = graph.makers.get(node.input[0]), graph.readers.get(node.output[0], ())
         if before is not None and before.op_type == "Reshape" and [reader.op_type for reader in after] == ["Reshape"]:
-            layer = _between_reshapes(layer, before, after[0], sizes) if node.output[0] not in returned else layer
+            layer = layer if node.output[0] in graph.returned else _between_reshapes(layer, before, after[0], graph.sizes)
         found[layer.result] = layer
     return found
 
@@ -107,22 +94,15 @@ def _between_reshapes(layer: _Layer, before: onnx.NodeProto, after: onnx.NodePro
     return layer
 
 
-def _transposed_weight(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], kinds: Mapping[str, int]) -> str | None:
+def _transposed_weight(node: onnx.NodeProto, graph: GraphView) -> str | None:
     """Return the weight of a product of floats that reads it as [out, in], directly or through a Transpose; None for other nodes."""
-    if node.domain or node.op_type not in {"Gemm", "MatMul"}:
-        return None
     given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     weight = node.input[1]
     if given.pop("transB", 0):
         is_turned = True
     else:
-        maker = makers.get(weight)
+        maker = graph.makers.get(weight)
         is_turned = maker is not None and maker.op_type == "Transpose" and [*maker.attribute[0].ints] == [1, 0]  # it is always given
         weight = maker.input[0] if maker is not None and is_turned else weight
     plain = all(given.pop(name, plain) == plain for name, plain in (("transA", 0), ("alpha", 1.0), ("beta", 1.0)))
-    return weight if is_turned and plain and kinds.get(weight) in _FLOATS and weight not in makers else None
-
-
-def _element_types(model: onnx.ModelProto) -> dict[str, Any]:
-    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    return types | {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    return weight if is_turned and plain and graph.types.get(weight) in _FLOATS and weight not in graph.makers else None

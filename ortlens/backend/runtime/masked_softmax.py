@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import onnx
 import torch
 
-from ortlens.backend.conversion.node_provenance import captured
-from ortlens.backend.runtime.rewrites import known_sizes
+from ortlens.backend.runtime.graph_view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,22 +36,13 @@ _PRODUCTS = frozenset({"MatMul", "FusedMatMul"})
 
 def with_normal_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
     """Copy a model with the hidden scores of its attention raised; without any, return the model itself."""
-    if all(node.op_type != "Softmax" for node in model.graph.node):
-        return model
-    graph = _Values(model, frozen)
-    found = {node.output[0] for node in model.graph.node if graph.is_masked_attention(node)}
+    graph = _MaskedScores(GraphView(model), frozen)
+    found = {node.output[0] for node in graph.view.of("Softmax") if graph.is_masked_attention(node)}
     if not found:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    made.graph.initializer.append(onnx.helper.make_tensor(_LAST_AXIS, onnx.TensorProto.INT64, [1], [-1]))
-    made.graph.initializer.append(onnx.helper.make_tensor(_BELOW, onnx.TensorProto.FLOAT, [], [_DISTANCE]))
-    nodes: list[onnx.NodeProto] = []
-    for node in made.graph.node:
-        nodes += _raised(node) if node.output[0] in found else [node]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
+    axis = onnx.helper.make_tensor(_LAST_AXIS, onnx.TensorProto.INT64, [1], [-1])
+    below = onnx.helper.make_tensor(_BELOW, onnx.TensorProto.FLOAT, [], [_DISTANCE])
+    return graph.view.edited(lambda node, copy: _raised(copy) if node.output[0] in found else [copy], [axis, below])
 
 
 def _is_mask(weight: torch.Tensor) -> bool:
@@ -74,36 +64,29 @@ def _raised(softmax: onnx.NodeProto) -> list[onnx.NodeProto]:
     return [*nodes, softmax, cut]
 
 
-class _Values:
-    """What makes and reads the values of a model."""
+class _MaskedScores:
+    """Which values of a model are scores with a mask."""
 
-    def __init__(self, model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> None:
-        """Index a model that holds the weights as initializers."""
+    def __init__(self, view: GraphView, frozen: Sequence[FrozenWeight]) -> None:
+        """Look at a model that holds the weights as initializers."""
+        self.view = view
         self._weights = {weight.name: weight.tensor for weight in frozen}
-        self._sizes = known_sizes(model)
-        self._types = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.value_info)}
-        self._makers = {name: node for node in model.graph.node for name in node.output}
-        self._numbers = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_location != onnx.TensorProto.EXTERNAL}
-        tables = (tensor for tensor in model.graph.initializer if tensor.data_type != onnx.TensorProto.INT64)  # those are places
+        self._numbers = {name: tensor for name, tensor in view.constants.items() if tensor.data_location != onnx.TensorProto.EXTERNAL}
+        tables = (tensor for tensor in view.constants.values() if tensor.data_type != onnx.TensorProto.INT64)  # those are places
         self._constants = {tensor.name for tensor in tables if len(tensor.dims) > 1 and min(tensor.dims[-2:]) > 1}
-        self._returned = {value.name for value in model.graph.output}
         self._known: dict[str, bool] = {}  # of values: whether they hide scores
-        self._readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in model.graph.node:
-            for name in (*node.input, *captured(node)):
-                self._readers.setdefault(name, []).append(node)
 
     def is_masked_attention(self, node: onnx.NodeProto) -> bool:
         """Tell whether a node is a softmax over masked scores, in float32 over the last dimension, for products alone."""
-        if node.op_type != "Softmax" or node.domain or self._types.get(node.input[0]) != onnx.TensorProto.FLOAT:
+        if self.view.types.get(node.input[0]) != onnx.TensorProto.FLOAT:
             return False
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
-        is_last = axis in (-1, len(self._sizes.get(node.input[0], ())) - 1)
+        is_last = axis in (-1, len(self.view.sizes.get(node.input[0], ())) - 1)
         return is_last and self._is_multiplied(node.output[0]) and self._hides(node.input[0])
 
     def _is_multiplied(self, name: str) -> bool:
-        readers = self._readers.get(name, ())
-        if name in self._returned or not readers:
+        readers = self.view.readers.get(name, ())
+        if name in self.view.returned or not readers:
             return False
         return all(
             reader.op_type in _PRODUCTS or (reader.op_type in {*_MOVES, "Where"} and self._is_multiplied(reader.output[0]))
@@ -121,7 +104,7 @@ class _Values:
             return _is_mask(self._weights[name])
         if self._is_hiding(name):
             return len(self._numbers[name].dims) > 1
-        node = self._makers.get(name)
+        node = self.view.makers.get(name)
         if node is None:
             return False
         if node.op_type in _MOVES:
@@ -146,7 +129,7 @@ class _Values:
         waiting, seen = [node], {node.output[0]}
         while waiting and len(seen) <= _FARTHEST:
             for name in waiting.pop().input:
-                maker = self._makers.get(name)
+                maker = self.view.makers.get(name)
                 if name in self._constants or (maker is not None and self._orders(maker)):
                     return True
                 if maker is not None and name not in seen:

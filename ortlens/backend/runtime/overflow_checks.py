@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from ortlens.backend.runtime.rewrites import known_sizes
+from ortlens.backend.runtime.graph_view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,28 +26,27 @@ _CHECKED = frozenset({"LayerNormalization", "InstanceNormalization", "MatMulNBit
 
 def with_overflow_checks(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model with checks of its normalisations and products of integers; without any, return the model itself."""
-    kinds = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.value_info)}
-    makers = {name: node for node in model.graph.node for name in node.output}
-    places = [place for place, node in enumerate(model.graph.node) if _may_hide(node, makers, kinds)]
-    if not places:
+    graph = GraphView(model)
+    hiding = [node for node in graph.nodes if _may_hide(node, graph)]
+    if not hiding:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    checked = [made.graph.node[place] for place in places]
-    nodes = _Checks(checked[-1], known_sizes(model)).nodes(checked, makers)
-    made.graph.initializer.append(onnx.helper.make_tensor(_FINITE, onnx.TensorProto.FLOAT, [1], [0.0]))
-    made.graph.initializer.append(onnx.helper.make_tensor(_IMPOSSIBLE, onnx.TensorProto.INT64, [1], [99]))
-    rest = list(made.graph.node)
-    rest[places[-1] + 1 : places[-1] + 1] = nodes
-    del made.graph.node[:]
-    made.graph.node.extend(rest)
-    return made
+    finite = onnx.helper.make_tensor(_FINITE, onnx.TensorProto.FLOAT, [1], [0.0])
+    impossible = onnx.helper.make_tensor(_IMPOSSIBLE, onnx.TensorProto.INT64, [1], [99])
+    left, checked = list(map(id, hiding)), list[onnx.NodeProto]()
+
+    def change(node: onnx.NodeProto, copy: onnx.NodeProto) -> list[onnx.NodeProto]:
+        if id(node) not in left:
+            return [copy]
+        checked.append(copy)
+        return [copy, *(_Checks(copy, graph).nodes(checked) if len(checked) == len(left) else ())]
+
+    return graph.edited(change, [finite, impossible])
 
 
-def _activations(node: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str:
+def _activations(node: onnx.NodeProto, graph: GraphView) -> str:
     """Return what a node normalises or multiplies, before it was reshaped to groups, or joined with itself for halves of integers."""
     name = node.input[0]
-    while (maker := makers.get(name)) is not None and (maker.op_type == "Reshape" or _is_doubled(maker)):
+    while (maker := graph.makers.get(name)) is not None and (maker.op_type == "Reshape" or _is_doubled(maker)):
         name = maker.input[0]
     return str(name)
 
@@ -56,20 +55,20 @@ def _is_doubled(node: onnx.NodeProto) -> bool:
     return node.op_type == "Concat" and len(set(node.input)) == 1
 
 
-def _may_hide(node: onnx.NodeProto, makers: dict[str, onnx.NodeProto], kinds: dict[str, int]) -> bool:
-    return node.op_type in _CHECKED and kinds.get(_activations(node, makers)) == onnx.TensorProto.FLOAT
+def _may_hide(node: onnx.NodeProto, graph: GraphView) -> bool:
+    return node.op_type in _CHECKED and graph.types.get(_activations(node, graph)) == onnx.TensorProto.FLOAT
 
 
 class _Checks:
     """Writes the checks of a model; they have no origin in it, as they read nodes of many lines."""
 
-    def __init__(self, last: onnx.NodeProto, sizes: dict[str, list[int | str]]) -> None:
-        self._last, self._result, self._sizes = last, last.output[0], sizes
+    def __init__(self, last: onnx.NodeProto, graph: GraphView) -> None:
+        self._last, self._result, self._graph = last, last.output[0], graph
         self._made: list[onnx.NodeProto] = []
 
-    def nodes(self, checked: Sequence[onnx.NodeProto], makers: dict[str, onnx.NodeProto]) -> list[onnx.NodeProto]:
+    def nodes(self, checked: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Give inverse deviations names, and write what reads them and fails the run; to be placed after the last node."""
-        squared = dict.fromkeys(_activations(node, makers) for node in checked if node.op_type != "LayerNormalization")
+        squared = dict.fromkeys(_activations(node, self._graph) for node in checked if node.op_type != "LayerNormalization")
         sums = [self._add("ReduceSumSquare", name, keepdims=0) for name in squared]
         for alike in self._deviations([node for node in checked if node.op_type == "LayerNormalization"]):
             each = self._add("Min", *alike) if len(alike) > 1 else alike[0]
@@ -87,7 +86,7 @@ class _Checks:
             node.output.extend([""] * (3 - len(node.output)))
             node.output[2] = node.output[2] or f"{node.output[0]}/deviation"
             axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
-            sizes = self._sizes.get(node.input[0])
+            sizes = self._graph.sizes.get(node.input[0])
             rows = (node.output[2],) if sizes is None or "" in sizes else (len(sizes), *sizes[:axis])
             found.setdefault(rows, []).append(node.output[2])
         return list(found.values())

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import torch
 
-from ortlens.backend.conversion.node_provenance import used_nodes
+from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,20 +49,18 @@ class Dequantised:
 class Constants:
     """Constants of one model."""
 
-    def __init__(self, model: onnx.ModelProto, weights: Mapping[str, torch.Tensor]) -> None:
-        """Index a model that holds the weights as initializers; their tensors must be contiguous."""
-        self._weights = weights
-        self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._makers = {name: node for node in model.graph.node for name in node.output}
-        self._kinds = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.value_info)}
-        self._known = set(self._initializers)
-        for node in model.graph.node:
+    def __init__(self, graph: GraphView, weights: Mapping[str, torch.Tensor]) -> None:
+        """Look at a model that holds the weights as initializers; their tensors must be contiguous."""
+        self._graph, self._weights = graph, weights
+        self._known = set(graph.constants)
+        for node in graph.nodes:
             if node.input and self._known.issuperset(name for name in node.input if name):
                 self._known.update(node.output)
 
     def made_by(self, name: str) -> str | None:
         """Return the operator that makes a value; None for inputs and constants."""
-        return self._makers[name].op_type if name in self._makers else None
+        maker = self._graph.makers.get(name)
+        return None if maker is None else str(maker.op_type)
 
     def is_constant(self, name: str) -> bool:
         """Tell whether a value depends on constants alone."""
@@ -70,7 +68,7 @@ class Constants:
 
     def is_int8(self, name: str) -> bool:
         """Tell whether a value is known to be of int8."""
-        return self._kinds.get(name) == onnx.TensorProto.INT8
+        return self._graph.types.get(name) == onnx.TensorProto.INT8
 
     def dequantised(self, name: str) -> Dequantised | None:
         """Follow a value back to the weight that it dequantises; None for anything else, or where the runs of its scales are unknown."""
@@ -82,7 +80,7 @@ class Constants:
         if weight is not None:
             zero = torch.zeros(1, dtype=torch.int32)
             return Dequantised(weight=name, matrix=weight, is_float=False, zeros=zero) if weight.dtype in _WHOLE else None
-        node = self._makers.get(name)
+        node = self._graph.makers.get(name)
         step = None if node is None or node.domain else _STEPS.get(node.op_type)
         if node is None or step is None or not node.input:
             return None
@@ -146,11 +144,11 @@ class Constants:
         """Return a scale or zero point; None if it is not constant, or computed in another way than by moves and casts."""
         if (weight := self._weights.get(name)) is not None:
             return weight
-        tensor = self._initializers.get(name)
+        tensor = self._graph.constants.get(name)
         if tensor is not None:
             is_external = tensor.data_location == onnx.TensorProto.EXTERNAL
             return None if is_external else torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy())
-        node = self._makers.get(name)
+        node = self._graph.makers.get(name)
         source = None if node is None or node.op_type not in _MOVES else self.value(node.input[0])
         if node is None or source is None:
             return None
@@ -191,33 +189,24 @@ _OFFSET = 8  # the zero point of MatMulNBits without zero points
 _IN_FLOAT32 = 1  # level of accuracy: the other operand is not rounded to fewer bits
 _MATRIX = 2
 _UINT8 = 2
-_DOMAIN = "com.microsoft"
 
 
 def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
     """Copy a model with other nodes for products that read quantised weights; without any, return the model itself."""
     if not any(weight.integer_bytes >= SMALLEST_BYTES for weight in frozen):
         return model
-    constants = Constants(model, {weight.name: weight.contiguous for weight in frozen})
-    found = {id(node): product for node in model.graph.node if (product := _product(node, constants)) is not None}
-    whole = {id(node) for node in model.graph.node if _is_of_int8(node, constants)}
+    graph, made = GraphView(model), list[onnx.TensorProto]()
+    constants = Constants(graph, {weight.name: weight.contiguous for weight in frozen})
+    found = {id(node): product for node in graph.of("MatMul", "Gemm") if (product := _product(node, constants)) is not None}
+    whole = {id(node) for node in graph.of("MatMulInteger") if _is_of_int8(node, constants)}
     if not found and not whole:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    nodes: list[onnx.NodeProto] = []
-    for source, node in zip(model.graph.node, made.graph.node, strict=True):
-        writer = _ProductWriter(source, made.graph)
-        nodes += writer.nodes(found[id(source)]) if id(source) in found else writer.integers() if id(source) in whole else [node]
-    read = {value.name for value in made.graph.output}
-    nodes = used_nodes(nodes, read)
-    initializers = [tensor for tensor in made.graph.initializer if tensor.name in read]
-    del made.graph.node[:], made.graph.initializer[:]
-    made.graph.node.extend(nodes)
-    made.graph.initializer.extend(initializers)
-    if all(entry.domain != _DOMAIN for entry in made.opset_import):
-        made.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
-    return made
+
+    def change(node: onnx.NodeProto, copy: onnx.NodeProto) -> list[onnx.NodeProto]:
+        writer = _ProductWriter(node, made)
+        return writer.nodes(found[id(node)]) if id(node) in found else writer.integers() if id(node) in whole else [copy]
+
+    return graph.edited(change, made, domain=CONTRIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +244,7 @@ class _Product:
 
 def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
     """Find what a node multiplies by; None unless it is a dequantised weight and MatMulNBits can do the same."""
-    if node.domain or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
+    if not _is_plain(node):
         return None
     if constants.is_constant(node.input[0]) or constants.made_by(node.input[0]) == "DequantizeLinear":
         return None  # ONNX Runtime multiplies quantised tensors as integers
@@ -271,9 +260,7 @@ def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
 
 def _is_of_int8(node: onnx.NodeProto, constants: Constants) -> bool:
     """Tell whether a node multiplies a value of int8 by a constant, both without zero points."""
-    if node.domain or node.op_type != "MatMulInteger" or len(node.input) > _MATRIX:
-        return False
-    return constants.is_int8(node.input[0]) and constants.is_constant(node.input[1])
+    return len(node.input) <= _MATRIX and constants.is_int8(node.input[0]) and constants.is_constant(node.input[1])
 
 
 def _is_plain(node: onnx.NodeProto) -> bool:
@@ -290,8 +277,8 @@ def _is_transposed(node: onnx.NodeProto) -> bool:
 class _ProductWriter:
     """Writes the nodes of one product, which all carry the origin of the node that they replace."""
 
-    def __init__(self, source: onnx.NodeProto, graph: onnx.GraphProto) -> None:
-        self._source, self._graph = source, graph
+    def __init__(self, source: onnx.NodeProto, constants: list[onnx.TensorProto]) -> None:
+        self._source, self._constants = source, constants
         self._made: list[onnx.NodeProto] = []
 
     def nodes(self, product: _Product) -> list[onnx.NodeProto]:
@@ -303,7 +290,7 @@ class _ProductWriter:
         repeated = x if len(halves) == 1 else self._add("Concat", *[x] * len(halves), axis=-1)
         given = [repeated, packed, scales, *([] if bool((zeros == _OFFSET).all()) else [self._constant(_nibbles(zeros))])]
         sizes = {"K": width * len(halves), "N": out, "bits": 4, "block_size": product.block}
-        result = self._add("MatMulNBits", *given, domain=_DOMAIN, accuracy_level=_IN_FLOAT32, **sizes)
+        result = self._add("MatMulNBits", *given, domain=CONTRIB, accuracy_level=_IN_FLOAT32, **sizes)
         if per_row and product.scale is not None:
             result = self._add("Mul", result, self._reshaped(product.scale, [product.scales]))
         if len(self._source.input) > _MATRIX and self._source.input[_MATRIX]:
@@ -360,8 +347,8 @@ class _ProductWriter:
         return self._constant(torch.tensor(value, dtype=torch.uint8))
 
     def _constant(self, tensor: torch.Tensor) -> str:
-        name = f"{self._source.output[0]}/packed_{len(self._graph.initializer)}"
-        self._graph.initializer.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
+        name = f"{self._source.output[0]}/packed_{len(self._constants)}"
+        self._constants.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
         return name
 
     def _add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:

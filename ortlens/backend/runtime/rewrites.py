@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from ortlens.backend.runtime import devices
+from ortlens.backend.runtime.graph_view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,54 +49,44 @@ MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
     """List the optimizers of ONNX Runtime to disable for a model that holds frozen weights as initializers."""
     on_cpu_only = all(name == devices.CPU for name, _ in chosen)
+    graph = GraphView(model)
     return [
         *_WRONG_OPTIMIZERS,
-        *(() if _epsilons_are_constant(model) and not _widens_what_is_normalised(model) else _NORM_OPTIMIZERS),
-        *(_DOUBLE_OPTIMIZERS if (onnx.TensorProto.DOUBLE in _element_types(model.graph)) else ()),
-        *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
-        *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
-        *(_ZERO_OPTIMIZERS if _adds_zero(model) else ()),
-        *(_CAST_OPTIMIZERS if _casts_turned_batch(model) else ()),
+        *(() if _epsilons_are_constant(graph) and not _widens_what_is_normalised(graph) else _NORM_OPTIMIZERS),
+        *(_DOUBLE_OPTIMIZERS if onnx.TensorProto.DOUBLE in _element_types(model.graph) else ()),
+        *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(graph) else ()),
+        *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(graph) else ()),
+        *(_ZERO_OPTIMIZERS if _adds_zero(graph) else ()),
+        *(_CAST_OPTIMIZERS if _casts_turned_batch(graph) else ()),
         *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
-        *(_SCALE_OPTIMIZERS if on_cpu_only and _scales_single_rows(model) else ()),
+        *(_SCALE_OPTIMIZERS if on_cpu_only and _scales_single_rows(graph) else ()),
     ]
 
 
-def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
+def _epsilons_are_constant(graph: GraphView) -> bool:
     """Tell whether the second operand of every sum of a mean under a square root is a constant float32."""
-    constants = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
-    means = {node.output[0] for node in model.graph.node if node.op_type == "ReduceMean"}
-    sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add" and means.intersection(node.input)}
-    under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
-    return all(node.input[1] in constants for node in under)
+    constants = {name for name, tensor in graph.constants.items() if tensor.data_type == onnx.TensorProto.FLOAT}
+    means = {node.output[0] for node in graph.of("ReduceMean")}
+    under = [graph.makers.get(node.input[0]) for node in graph.of("Sqrt")]
+    sums = [node for node in under if node is not None and node.op_type == "Add" and means.intersection(node.input)]
+    return all(node.input[1] in constants for node in sums)
 
 
-def _widens_what_is_normalised(model: onnx.ModelProto) -> bool:
+def _widens_what_is_normalised(graph: GraphView) -> bool:
     """Tell whether a scale or a bias broadcasts, or may broadcast, what a square root has divided."""
-    constants, sizes = {tensor.name for tensor in model.graph.initializer}, known_sizes(model)
     roots: set[str] = set()  # square roots and their reciprocals
     divided: set[str] = set()
-    for node in model.graph.node:
-        inverts = node.op_type in {"Div", "Reciprocal"} and node.input[-1] in roots and node.input[0] in constants | roots
+    for node in graph.nodes:
+        inverts = node.op_type in {"Div", "Reciprocal"} and node.input[-1] in roots and node.input[0] in graph.constants.keys() | roots
         if node.op_type == "Sqrt" or inverts:
             roots.update(node.output)
         elif node.op_type in {"Div", "Mul"} and roots.intersection(node.input):
             divided.update(node.output)
         elif node.op_type in {"Add", "Cast", "Mul"} and (inside := divided.intersection(node.input)):
-            if any(sizes.get(name) is None or sizes[name] != sizes.get(node.output[0]) for name in inside):
+            if any(graph.sizes.get(name) is None or graph.sizes[name] != graph.sizes.get(node.output[0]) for name in inside):
                 return True
             divided.update(node.output)
     return False
-
-
-def known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
-    """Return the shapes of the values whose rank is known; a symbolic size is its name, or empty."""
-    sizes: dict[str, list[int | str]] = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
-    known = (*model.graph.value_info, *model.graph.input, *model.graph.output)
-    for value in (value for value in known if value.type.tensor_type.HasField("shape")):
-        dims = value.type.tensor_type.shape.dim
-        sizes[value.name] = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
-    return sizes
 
 
 def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
@@ -111,38 +102,36 @@ def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
                 yield from _element_types(attribute.g)
 
 
-def _scales_single_rows(model: onnx.ModelProto) -> bool:
+def _scales_single_rows(graph: GraphView) -> bool:
     """Tell whether products that a number scales, before or after, have one row each, as far as is known; scores of a token do."""
-    sizes = known_sizes(model)
+    sizes = graph.sizes
     scaled: set[str] = set()
-    for node in model.graph.node:
-        if node.op_type in {"Mul", "Div"} and any(name in sizes and set(sizes[name]) <= {1} for name in node.input):
+    for node in graph.of("Mul", "Div"):
+        if any(name in sizes and set(sizes[name]) <= {1} for name in node.input):
             scaled.update((*node.input, *node.output))
-    products = [node for node in model.graph.node if node.op_type == "MatMul" and scaled.intersection((*node.input, *node.output))]
+    products = [node for node in graph.of("MatMul") if scaled.intersection((*node.input, *node.output))]
     rows = {sizes[node.output[0]][-2] for node in products if len(sizes.get(node.output[0], ())) > 1}
     return rows == {1}
 
 
-def _may_expand_to_nothing(model: onnx.ModelProto) -> bool:
+def _may_expand_to_nothing(graph: GraphView) -> bool:
     """Tell whether an Expand makes a size 0, or its sizes are not constants yet: ONNX Runtime may find them later."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    targets = [constants.get(node.input[1]) for node in model.graph.node if node.op_type == "Expand"]
+    targets = [graph.constants.get(node.input[1]) for node in graph.of("Expand")]
     return any(target is None or not numpy_helper.to_array(target).all() for target in targets)
 
 
-def _normalises_what_was_moved(model: onnx.ModelProto) -> bool:
-    moved = {name for node in model.graph.node if node.op_type in MOVES for name in node.output}
-    return any(node.op_type == "BatchNormalization" and node.input[0] in moved for node in model.graph.node)
+def _normalises_what_was_moved(graph: GraphView) -> bool:
+    makers = (graph.makers.get(node.input[0]) for node in graph.of("BatchNormalization"))
+    return any(maker is not None and maker.op_type in MOVES for maker in makers)
 
 
-def _casts_turned_batch(model: onnx.ModelProto) -> bool:
+def _casts_turned_batch(graph: GraphView) -> bool:
     """Tell whether a product reads what a Transpose of the first dimension and a Cast make, maybe one that is added for float16."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    has_half = onnx.TensorProto.FLOAT16 in _element_types(model.graph)
-    for name in (name for node in model.graph.node if node.op_type == "MatMul" for name in node.input):
-        made = makers.get(name)
+    has_half = onnx.TensorProto.FLOAT16 in _element_types(graph.model.graph)
+    for name in (name for node in graph.of("MatMul") for name in node.input):
+        made = graph.makers.get(name)
         is_cast = made is not None and made.op_type == "Cast"
-        turned = makers.get(made.input[0]) if made is not None and is_cast else made
+        turned = graph.makers.get(made.input[0]) if made is not None and is_cast else made
         if (is_cast or has_half) and turned is not None and turned.op_type == "Transpose":
             order = next((list(attribute.ints) for attribute in turned.attribute if attribute.name == "perm"), [])
             if moves_batch(order):
@@ -155,12 +144,12 @@ def moves_batch(order: Sequence[int]) -> bool:
     return len(order) > 2 and 0 in order[-2:] and list(order[:-2]) == list(range(1, len(order) - 1))  # noqa: PLR2004 - a matrix has no batch
 
 
-def _adds_zero(model: onnx.ModelProto) -> bool:
+def _adds_zero(graph: GraphView) -> bool:
     """Tell whether an Add of 0.0, or a Sub of -0.0, of one element may make 0.0 of -0.0; the values of weights are not looked at."""
-    numbers = [tensor for tensor in model.graph.initializer if math.prod(tensor.dims) == 1 and tensor.data_type in _FLOATS]
+    numbers = [tensor for tensor in graph.constants.values() if math.prod(tensor.dims) == 1 and tensor.data_type in _FLOATS]
     texts = {tensor.name: None if tensor.data_location else str(numpy_helper.to_array(tensor).item()) for tensor in numbers}
     zeros = {sign: {name for name, text in texts.items() if text in (None, sign)} for sign in ("0.0", "-0.0")}
     return any(
         (node.op_type == "Add" and zeros["0.0"].intersection(node.input)) or (node.op_type == "Sub" and node.input[1] in zeros["-0.0"])
-        for node in model.graph.node
+        for node in graph.of("Add", "Sub")
     )

@@ -21,8 +21,9 @@ import torch
 from ortlens import _torch
 from ortlens.backend.basis.memory_order import span
 from ortlens.backend.conversion.node_provenance import captured
-from ortlens.backend.runtime import _ort, linear_layers
+from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.devices import kind_of
+from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -259,7 +260,7 @@ def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[s
     return frozenset(tables & given) - others
 
 
-_PRODUCTS = frozenset({("", "MatMul"), ("", "Gemm"), (linear_layers.DOMAIN, "FusedMatMul")})
+_PRODUCTS = frozenset({("", "MatMul"), ("", "Gemm"), (CONTRIB, "FusedMatMul")})
 _OPERANDS = 2  # the third input of Gemm is added, and may be rearranged
 
 
@@ -271,12 +272,12 @@ def shareable(model: onnx.ModelProto) -> frozenset[str]:
     does for operands of Add, Where or Concat. No rewrite changes those of matrix products in place.
     """
     products: set[str] = set()
-    others = {value.name for value in model.graph.output}
-    for node in model.graph.node:
+    graph = GraphView(model)
+    others = {*graph.returned, *graph.captured}
+    for node in graph.nodes:
         place = _OPERANDS if (node.domain, node.op_type) in _PRODUCTS else 0
         products.update(node.input[:place])
         others.update(node.input[place:])
-        others.update(captured(node))
     return frozenset(tensor.name for tensor in model.graph.initializer if tensor.name in products - others)
 
 
