@@ -14,7 +14,6 @@ from ortlens.analysis.problems import compiling
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import AbTiming
 from ortlens.lens.measuring import probes
-from ortlens.lens.measuring.probes import GuardedCalls
 from ortlens.studies import tune as tune_module
 
 if TYPE_CHECKING:
@@ -135,6 +134,7 @@ def test_threads_of_the_users_options_are_findings_and_fewer_are_measured(monkey
     found = findings(lens)
     assert {found[rule].subject for rule in ("too_many_threads", "spinning_threads")} == {"sessions"}
     assert (found["too_many_threads"].measured, found["too_many_threads"].gain_ns) == (True, 500)
+    assert f"giving each session {options.intra_op_num_threads - 2} thread" in found["too_many_threads"].evidence
     assert options.intra_op_num_threads > 2
     with torch.no_grad():
         torch.testing.assert_close(lens.call_target((x,), {}), target(x))
@@ -143,7 +143,7 @@ def test_threads_of_the_users_options_are_findings_and_fewer_are_measured(monkey
 def test_guards_stand_as_before_afterwards() -> None:
     lens = ortlens.Lens()
     compiled = torch.compile(torch.nn.functional.gelu, backend=lens, dynamic=False)
-    entered = GuardedCalls(several=True, breaks=False, generates=False, freeze_call=None)
+    entered = probes.GuardedCalls(several=True, breaks=False, generates=False, freeze_call=None)
     with torch.no_grad():
         compiled(torch.ones(3))
         probes.try_without_guards(lens.compilations.recorder, lambda: compiled(torch.ones(3)), lambda: None, 10_000_000, entered)
