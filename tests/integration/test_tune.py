@@ -88,7 +88,7 @@ def test_the_budget_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
         options, table = ortlens.tune(nn.Linear(8, 4).eval(), budget_s=1e-3)(torch.randn(2, 8))
     assert options == ortlens.OrtBackendOptions()
     assert table.ratio.isna().all()
-    assert {(row.status, row.note[:9]) for row in table.itertuples()} == {("skipped", "not tried")}
+    assert (set(table.status), {note[:9] for note in table.note.tolist()}) == ({"skipped"}, {"not tried"})
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
     assert "keep the defaults" in capsys.readouterr().out
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001", "--json"]) == 0

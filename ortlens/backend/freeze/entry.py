@@ -14,16 +14,18 @@ import torch
 from ortlens import _torch
 from ortlens.backend.deploy.signature import ConstantLeaf, NumberLeaf, Size, TensorLeaf
 from ortlens.backend.freeze.arguments import PLAIN
+from ortlens.backend.runtime.generated import Emitter, listed, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ortlens.backend.deploy.signature import Leaf
+    from ortlens.backend.runtime.generated import Lines
 
 _SLOW = "return slow(args, kwargs)"
 
 
-class EntryWriter:
+class EntryWriter(Emitter):
     """Writes one function. All names in it are made here; the user's texts are constants only."""
 
     def __init__(self, in_spec: Any, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
@@ -35,55 +37,48 @@ class EntryWriter:
         self.refuses_signs = True  # whether a negative or conjugate view is not as traced
         self.asks_interpreter = True  # whether a call is not as traced where PyTorch's kernels do not compute operators
         self._next = iter(names)
-        # The globals of the function, but for `slow` and `admits`.
-        self.scope: dict[str, Any] = {
-            "tensors": PLAIN,
-            "strided": torch.strided,
-            "flatten": _torch.flatten,
-            "unflatten": _torch.unflatten,
-            "no_grad": torch.no_grad,
-            "copysign": math.copysign,
+        super().__init__(  # the globals of the function, but for `slow` and `admits`
+            tensors=PLAIN,
+            strided=torch.strided,
+            flatten=_torch.flatten,
+            unflatten=_torch.unflatten,
+            no_grad=torch.no_grad,
+            copysign=math.copysign,
             **_torch.interpreter_scope(),
-        }
+        )
 
-    def source(self, body: Sequence[str], result: str) -> str:
+    def source(self, body: Lines, result: str) -> str:
         """Write the function `call`, with the lines of `body` between the checks and the return."""
         first = [f"if {_torch.IS_INTERPRETED}: {_SLOW}"] if self.asks_interpreter else []
         lines = [*first, *self._arguments(), *self._checks(), *body, f"return {result}"]
-        return "def call(self, /, *args, **kwargs):\n" + "\n".join(f"    {line}" for line in lines) + "\n"
+        return source_of("call(self, /, *args, **kwargs)", lines)
 
     def result(self, out_spec: Any, texts: Sequence[str]) -> str:
         """Write an expression for the result, from the source of each leaf."""
         return self._built(out_spec, iter(texts))
 
-    def constant(self, prefix: str, value: object) -> str:
-        """Store a constant and return its name."""
-        name = f"{prefix}_{len(self.scope)}"
-        self.scope[name] = value
-        return name
-
-    def _arguments(self) -> list[str]:
+    def _arguments(self) -> Lines:
         args, kwargs = self._spec.children()
         count = f"len(args) != {args.num_children}" if args.num_children else "args"
         named = f"len(kwargs) != {kwargs.num_children}" if kwargs.num_children else "kwargs"
         return [f"if {count} or {named}: {_SLOW}", *self._items("args", args), *self._entries("kwargs", kwargs)]
 
-    def _items(self, source: str, spec: Any) -> list[str]:
+    def _items(self, source: str, spec: Any) -> Lines:
         targets, further = self._targets(spec)
-        return [f"{''.join(f'{name}, ' for name in targets)}= {source}", *further] if targets else []
+        return [f"{listed(targets)}= {source}", *further] if targets else []
 
-    def _entries(self, source: str, spec: Any) -> list[str]:
+    def _entries(self, source: str, spec: Any) -> Lines:
         targets, further = self._targets(spec)
         lines = [f"{name} = {source}[{self._key(key)}]" for name, key in zip(targets, spec.context or (), strict=True)]
-        return ["try:", *(f"    {line}" for line in lines), f"except KeyError: {_SLOW}", *further] if lines else []
+        return ["try:", lines, f"except KeyError: {_SLOW}", *further] if lines else []
 
     def _key(self, key: object) -> str:
-        return repr(key) if type(key) in (str, int) else self.constant("key", key)
+        return repr(key) if type(key) in (str, int) else self.constant(key, "key")
 
-    def _targets(self, spec: Any) -> tuple[list[str], list[str]]:
+    def _targets(self, spec: Any) -> tuple[list[str], Lines]:
         """Make a local name for each child, and the lines that take it apart further."""
         targets: list[str] = []
-        lines: list[str] = []
+        lines: list[Any] = []
         for child in spec.children():
             if child.is_leaf():
                 targets.append(next(self._next))
@@ -93,14 +88,14 @@ class EntryWriter:
             lines += self._opened(targets[-1], child)
         return targets, lines
 
-    def _opened(self, name: str, spec: Any) -> list[str]:
+    def _opened(self, name: str, spec: Any) -> Lines:
         if spec.type in (tuple, list):
             return [f"if type({name}) is not {spec.type.__name__} or len({name}) != {spec.num_children}: {_SLOW}", *self._items(name, spec)]
         if spec.type is dict:
             return [f"if type({name}) is not dict or len({name}) != {spec.num_children}: {_SLOW}", *self._entries(name, spec)]
         leaves = [next(self._next) for _ in range(spec.num_leaves)]
-        known = self.constant("spec", spec)
-        opened = [f"{''.join(f'{leaf}, ' for leaf in leaves)}= {name}"] if leaves else []
+        known = self.constant(spec, "spec")
+        opened = [f"{listed(leaves)}= {name}"] if leaves else []
         return [f"{name}, structure = flatten({name})", f"if structure != {known}: {_SLOW}", *opened]
 
     def _checks(self) -> list[str]:
@@ -119,13 +114,13 @@ class EntryWriter:
             self.scope["known"] = set()
             together = varying[0] if len(varying) == 1 else f"({', '.join(varying)})"
             lines += [f"try: sizes = {together}", "except RuntimeError: sizes = None"]
-            lines += [f"if sizes not in known and not admits(known, sizes, ({''.join(f'{name}, ' for name in self._names)})): {_SLOW}"]
+            lines += [f"if sizes not in known and not admits(known, sizes, ({listed(self._names)})): {_SLOW}"]
         return [*lines, *(f"if {condition}: {_SLOW}" for condition in self.slow_if)]
 
     def _against(self, name: str, leaf: TensorLeaf) -> Iterator[str]:
         """List the conditions under which a tensor is not exactly as traced."""
         yield f"type({name}) not in tensors"
-        yield f"{name}.dtype is not {self.constant('dtype', getattr(torch, leaf.dtype))}"
+        yield f"{name}.dtype is not {self.constant(getattr(torch, leaf.dtype), 'dtype')}"
         if all(isinstance(size, int) for size in leaf.sizes):
             yield f"{name}.shape != {leaf.sizes!r}"
         else:
@@ -140,21 +135,21 @@ class EntryWriter:
         if value is None or isinstance(value, bool):
             return f"{name} is not {value!r}"
         if value != value:  # noqa: PLR0124 - a NaN, of which only itself is certain to be the same
-            return f"{name} is not {self.constant('value', value)}"
+            return f"{name} is not {self.constant(value, 'value')}"
         if value == 0 and type(value) is float:
             return f"type({name}) is not float or {name} != 0.0 or copysign(1.0, {name}) != {math.copysign(1.0, value)}"
         if type(value) in (int, float, str):
-            return f"type({name}) is not {type(value).__name__} or {name} != {self.constant('value', value)}"
-        return f"{name} is not {self.constant('value', value)}"
+            return f"type({name}) is not {type(value).__name__} or {name} != {self.constant(value, 'value')}"
+        return f"{name} is not {self.constant(value, 'value')}"
 
     def _built(self, spec: Any, texts: Iterator[str]) -> str:
         if spec.is_leaf():
             return next(texts)
         items = [self._built(child, texts) for child in spec.children()]
         if spec.type is tuple:
-            return f"({''.join(f'{item}, ' for item in items)})"
+            return f"({listed(items)})"
         if spec.type is list:
             return f"[{', '.join(items)}]"
         if spec.type is dict:
             return "{" + ", ".join(f"{self._key(key)}: {item}" for key, item in zip(spec.context, items, strict=True)) + "}"
-        return f"unflatten([{', '.join(items)}], {self.constant('made', _torch.shallow_spec(spec))})"
+        return f"unflatten([{', '.join(items)}], {self.constant(_torch.shallow_spec(spec), 'made')})"

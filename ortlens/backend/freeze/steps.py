@@ -15,7 +15,7 @@ from ortlens.backend.freeze.entry import EntryWriter
 from ortlens.backend.lowering.exported import mutated_inputs
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, resolving
 from ortlens.backend.runtime import call, in_place
-from ortlens.backend.runtime.generated import function_from_source
+from ortlens.backend.runtime.generated import function_from_source, listed
 from ortlens.backend.runtime.program import eager_nodes, make_program
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ortlens.backend.lowering.exported import Result
     from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.runtime.binding import BoundInput, Output
+    from ortlens.backend.runtime.generated import Lines
     from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
@@ -98,12 +99,12 @@ class FrozenSteps:
         entry = EntryWriter(arguments.spec, arguments.signature.leaves, leaves)
         entry.refuses_signs = entry.asks_interpreter = checks_all
         if checks_all and self.memory.needed:
-            entry.slow_if.append(f"not {entry.constant('holds', self.memory.holds)}(({''.join(f'{name}, ' for name in leaves)}))")
+            entry.slow_if.append(f"not {entry.constant(self.memory.holds, 'holds')}(({listed(leaves)}))")
         if checks_all and not whole:  # what PyTorch computes depends on it
-            entry.slow_if.append(f"{entry.constant('autocasts', _torch.autocasts)}()")
+            entry.slow_if.append(f"{entry.constant(_torch.autocasts, 'autocasts')}()")
         for place, node in enumerate(placeholders):
             if node not in names:
-                names[node] = entry.constant("input", self._values[place])
+                names[node] = entry.constant(self._values[place], "input")
         run = self._call_of_program(entry, placeholders, names)
         effects, returned = self._outcome(entry, names, placeholders)
         body = self._guarded([run, *effects], entry, needs_no_grad=not whole or bool(effects))
@@ -137,15 +138,14 @@ class FrozenSteps:
             else:
                 run = graph.lowered.views.around(_taking(run, others))
         args = ", ".join(names[placeholders[place]] for place in passed)
-        return f"out = {entry.constant('program', run)}([{args}])"
+        return f"out = {entry.constant(run, 'program')}([{args}])"
 
     def call_of(self, runner: PartitionRunner, log: RunLog | None = None) -> Callable[..., tuple[Any, ...]]:
         """Make a function that runs a partition's session without weight checks; it takes neither weights nor constants."""
         info = runner.sessions[0]
-        return call.make_call(
-            info.session,
-            [item for _, item in _passed(runner)],
-            self._outputs(runner),
+        spec = call.CallSpec(
+            inputs=[item for _, item in _passed(runner)],
+            outputs=self._outputs(runner),
             on_stale=_never,
             on_failure=self._failure_of(runner),
             count=runner.counter.__next__,
@@ -155,6 +155,7 @@ class FrozenSteps:
             constants=self._constants(runner),
             replays=runner.factory.options.cuda_graph,
         )
+        return call.make_call(info.session, spec)
 
     def _outputs(self, runner: PartitionRunner) -> list[Output]:
         """List the outputs of a session; new values of state take the memory of the old ones where that is proved to be right."""
@@ -199,11 +200,11 @@ class FrozenSteps:
             if result.written is not None:
                 lines.append(f"if {text} is not {old[result.written]}: {old[result.written]}.copy_({text})")
             elif isinstance(spec.arg, ConstantArgument):
-                returned.append(entry.constant("value", spec.arg.value))
+                returned.append(entry.constant(spec.arg.value, "value"))
             elif result.owner is not None:
                 name, source = f"v{len(returned)}", old[result.owner]
                 if result.is_view:
-                    placed.append(f"{name} = {entry.constant('placed', result.in_memory_of)}({source}, {text})")
+                    placed.append(f"{name} = {entry.constant(result.in_memory_of, 'placed')}({source}, {text})")
                     source = name
                 if result.owner not in self._user:  # the next call writes over it
                     dense &= self._is_kept_by_clone(result.owner, node, is_view=result.is_view)
@@ -233,11 +234,11 @@ class FrozenSteps:
         new = [value.meta["val"] for value, other in made if other.written == owner]
         return all(map(is_contiguous, (state, *new))) and is_dense(node.meta["val"])
 
-    def _guarded(self, lines: list[str], entry: EntryWriter, *, needs_no_grad: bool) -> list[str]:
+    def _guarded(self, lines: Lines, entry: EntryWriter, *, needs_no_grad: bool) -> Lines:
         if needs_no_grad:
-            lines = ["with no_grad():", *(f"    {line}" for line in lines)]
+            lines = ["with no_grad():", lines]
         if self.state:
-            lines = [f"with {entry.constant('lock', self._lock)}:", *(f"    {line}" for line in lines)]
+            lines = [f"with {entry.constant(self._lock, 'lock')}:", lines]
         return lines
 
 
@@ -253,7 +254,7 @@ def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]], *, dense: boo
     names, texts = zip(*copied, strict=True)
     if len(copied) == 1 and dense:
         return [f"{names[0]} = {texts[0]}.clone()"]
-    return [f"{''.join(f'{name}, ' for name in names)}= {entry.constant('in_copies', in_copies)}({', '.join(texts)})"]
+    return [f"{listed(names)}= {entry.constant(in_copies, 'in_copies')}({', '.join(texts)})"]
 
 
 def in_copies(*values: torch.Tensor) -> list[torch.Tensor]:

@@ -14,6 +14,7 @@ import functools
 import math
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -32,7 +33,7 @@ from ortlens.backend.basis.memory_order import (
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.runtime import _ort, cuda, devices
 from ortlens.backend.runtime.binding import Binding, number_buffer, permuted_name
-from ortlens.backend.runtime.generated import bytes_text, function_from_source
+from ortlens.backend.runtime.generated import Emitter, bytes_text, function_from_source, listed, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortlens.backend.runtime.binding import BoundInput, Output
+    from ortlens.backend.runtime.generated import Lines
     from ortlens.trace.runlog import RunLog
 
 _KEPT_ADDRESSES = 16  # calls whose inputs lay elsewhere, of which it is known whether they overlap
@@ -49,37 +51,35 @@ class HalfWrittenError(Exception):
     """A run failed that may have updated some of its inputs already: no second run computes what it was to compute."""
 
 
-def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
-    session: onnxruntime.InferenceSession,
-    inputs: Sequence[BoundInput],
-    outputs: Sequence[Output],
-    *,
-    on_stale: Callable[[tuple[Any, ...]], tuple[Any, ...]],
-    on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]],
-    count: Callable[[], object],
-    log: RunLog | None,
-    preallocate: bool,
-    rest: Callable[[], object] | None = None,
-    intact: Callable[[], bool] | None = None,
-    constants: Sequence[tuple[BoundInput, torch.Tensor]] = (),
-    replays: bool | Literal["auto"] = False,
-) -> Callable[..., tuple[Any, ...]]:
-    """Generate the function that calls a session: it takes `inputs`, not `constants`, and returns a tuple of all outputs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSpec:
+    """What a call of a session is to do."""
 
-    It calls `on_stale` instead when a frozen weight has changed, as far as `intact` looks, and `on_failure` when ONNX Runtime raises.
-    `preallocate` covers outputs of symbolic size too, where their sizes follow from the inputs. `replays` is the option `cuda_graph`.
-    """
+    inputs: Sequence[BoundInput]  # what it takes
+    outputs: Sequence[Output]  # it returns a tuple of all
+    on_stale: Callable[[tuple[Any, ...]], tuple[Any, ...]]  # called instead when a frozen weight has changed, as far as `intact` looks
+    on_failure: Callable[[tuple[Any, ...], Exception], tuple[Any, ...]]  # likewise when ONNX Runtime raises
+    count: Callable[[], object]
+    log: RunLog | None = None
+    preallocate: bool = False  # outputs of symbolic size too, where their sizes follow from the inputs
+    rest: Callable[[], object] | None = None  # called before a run
+    intact: Callable[[], bool] | None = None
+    constants: Sequence[tuple[BoundInput, torch.Tensor]] = ()  # further inputs, which stay
+    replays: bool | Literal["auto"] = False  # the option `cuda_graph`
+
+
+def make_call(session: onnxruntime.InferenceSession, spec: CallSpec) -> Callable[..., tuple[Any, ...]]:
+    """Generate the function that calls a session."""
 
     def new_binding() -> Binding:
-        return Binding(session, inputs, outputs, constants)
+        return Binding(session, spec.inputs, spec.outputs, spec.constants)
 
-    writer = _Writer(session, inputs, outputs, preallocate=preallocate, replays=replays)
-    source = writer.source(recording=log is not None, resting=rest is not None, watching=intact is not None)
-    free: list[Binding] = []
+    writer, log = _Writer(session, spec), spec.log
+    source = writer.source()
     scope = {
         **writer.constants,
         **writer.graphs(new_binding),
-        "free": free,
+        "free": [],
         "new_binding": new_binding,
         "clock": time.perf_counter_ns,
         "thread": threading.get_ident,
@@ -90,11 +90,11 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
         "reorder": reorder,
         "restride": restride,
         "math": math,
-        "on_stale": on_stale,
-        "on_failure": on_failure,
-        "count": count,
-        "rest": rest,
-        "intact": intact,
+        "on_stale": spec.on_stale,
+        "on_failure": spec.on_failure,
+        "count": spec.count,
+        "rest": spec.rest,
+        "intact": spec.intact,
         "log": None if log is None else log.record,
         "unlogged": None if log is None else log.on_failure,
     }
@@ -104,23 +104,15 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
 class _Writer:
     """Writes the source of one call. All names in it are made here; user names appear as constants only."""
 
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        inputs: Sequence[BoundInput],
-        outputs: Sequence[Output],
-        *,
-        preallocate: bool,
-        replays: bool | Literal["auto"],
-    ) -> None:
-        self._inputs = inputs
-        self._outputs = outputs
+    def __init__(self, session: onnxruntime.InferenceSession, spec: CallSpec) -> None:
+        self._spec, self._inputs, self._outputs = spec, spec.inputs, spec.outputs
         self._calls = _ort.calls_of(session)
-        self._preallocate = preallocate or self._calls is not None  # else ONNX Runtime's memory would be copied
-        self._terms = _term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
-        self._replays = replays if self._can_replay() else False
+        self._preallocate = spec.preallocate or self._calls is not None  # else ONNX Runtime's memory would be copied
+        self._terms = _term_sources(pair for index, item in enumerate(spec.inputs) for pair in _sizes_of(f"a{index}", item.meta))
+        self._replays = spec.replays if self._can_replay() else False
         self._varying = self._inputs_by_size(session) if self._calls is None else []
-        self.constants: dict[str, Any] = {}
+        self._emitter = Emitter()
+        self.constants = self._emitter.scope
 
     def _inputs_by_size(self, session: onnxruntime.InferenceSession) -> list[int]:
         """List inputs that tell how large a call is: one for each size that varies."""
@@ -165,24 +157,25 @@ class _Writer:
     def _input_name(item: BoundInput) -> str:
         return item.name if item.permutation is None else permuted_name(item.name)
 
-    def source(self, *, recording: bool, resting: bool, watching: bool) -> str:
-        params = "".join(f"a{i}, " for i in range(len(self._inputs)))
+    def source(self) -> str:
+        recording = self._spec.log is not None
+        params = listed(f"a{i}" for i in range(len(self._inputs)))
         head = ["t0 = clock()"] if recording else []
         if self._calls is not None:
             self.constants |= {"capturing": cuda.is_capturing, "captured": cuda.CalledInCapture}
             head.append(f"if capturing(): return on_failure(({params}), captured())")
         checks = self._staleness()
-        checks += ["if not intact(): break"] if watching else []
-        body = [*self._body(recording=recording, resting=resting), "count()"]
+        checks += ["if not intact(): break"] if self._spec.intact is not None else []
+        body = [*self._body(recording=recording), "count()"]
         # A failure to record the run is none of the run.
         body += ["try: log(t0, t1, t2, clock(), thread())", "except Exception as error: unlogged(error)"] if recording else []
-        body.append(f"return ({''.join(f'r{i}, ' for i in range(len(self._outputs)))})")
-        guarded = ["try:", *(f"    {line}" for line in body), f"except Exception as error: return on_failure(({params}), error)"]
+        body.append(f"return ({listed(f'r{i}' for i in range(len(self._outputs)))})")
+        guarded: Lines = ["try:", body, f"except Exception as error: return on_failure(({params}), error)"]
         if checks:  # all leave the block: with a call in each, the source would grow with the square of the weights
-            guarded = ["while True:", *(f"    {line}" for line in (*checks, *guarded)), f"return on_stale(({params}))"]
-        return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
+            guarded = ["while True:", [*checks, *guarded], f"return on_stale(({params}))"]
+        return source_of(f"call({params})", [*head, *guarded])
 
-    def _body(self, *, recording: bool, resting: bool) -> list[str]:
+    def _body(self, *, recording: bool) -> Lines:
         """Bind the inputs in `a0`, `a1`, ..., run, and leave the outputs in `r0`, `r1`, ..."""
         taken = [(self._take_input(index, item), self._bind_input(index, item)) for index, item in self._passed().items()]
         made = [(self._make_output(index, output), self._bind_output(index, output)) for index, output in enumerate(self._outputs)]
@@ -197,19 +190,16 @@ class _Writer:
         pop += ["inputs_at = b.inputs_at"] if any("inputs_at[" in line for line in binding) else []
         pop += ["outputs_at = b.outputs_at"] if any("outputs_at[" in line for line in binding) else []
         body = [*pop, *self._ranged("bind", binding)]
-        body += ["rest()"] if resting else []  # after binding, which may copy inputs with PyTorch's threads
+        body += ["rest()"] if self._spec.rest is not None else []  # after binding, which may copy inputs with PyTorch's threads
         body += ["t1 = clock()"] if recording else []
         body += self._ranged("run", self._run())
         body += ["t2 = clock()"] if recording else []
         if not self._replays:
             return [*body, *self._ranged("output", self._collect()), "free.append(b)"]
         timed = [*ready, "t1 = clock()"] if recording else ready
-        inputs, outputs = (
-            "".join(f"i{index}, " for index in self._passed()),
-            "".join(f"(r{i}, {self._bound(i)}), " for i in range(len(made))),
-        )
+        inputs, outputs = listed(f"i{index}" for index in self._passed()), listed(f"(r{i}, {self._bound(i)})" for i in range(len(made)))
         replayed = f"if replay(({inputs}), ({outputs})): {'t2 = clock()' if recording else 'pass'}"
-        return [*timed, replayed, "else:", *(f"    {line}" for line in (*body, "free.append(b)")), *self._collect()]
+        return [*timed, replayed, "else:", [*body, "free.append(b)"], *self._collect()]
 
     def _run(self) -> list[str]:
         if self._calls is not None:
@@ -228,21 +218,16 @@ class _Writer:
         self.constants.update(zip(("range_push", "range_pop"), ranges, strict=True))
         return [f"range_push('ortlens {part}')", *lines, "range_pop()"]
 
-    def _constant(self, prefix: str, index: int, value: object) -> str:
-        name = f"{prefix}{index}"
-        self.constants[name] = value
-        return name
-
     def _staleness(self) -> list[str]:
         checks = []
         for index, item in enumerate(self._inputs):
             if item.frozen is not None:
-                weight = self._constant("w", index, item.frozen.tensor)
+                weight = self._emitter.constant(item.frozen.tensor, "w")
                 same = (
                     f"a{index} is {weight} and a{index}._version == {item.frozen.version} and a{index}.data_ptr() == {item.frozen.pointer}"
                 )
                 if item.frozen.sample is not None:
-                    same += f" and {self._constant('q', index, item.frozen.sampled)} == {self._constant('s', index, item.frozen.sample)}"
+                    same += f" and {self._emitter.constant(item.frozen.sampled, 'q')} == {self._emitter.constant(item.frozen.sample, 's')}"
                 checks.append(f"if not ({same}): break")
         return checks
 
@@ -251,22 +236,22 @@ class _Writer:
         if not isinstance(item.meta, torch.Tensor):
             return []
         # PyTorch's operators do not always return the dtype of the trace (statistics of norms under autocast).
-        dtype = self._constant("k", index, item.meta.dtype)
+        dtype = self._emitter.constant(item.meta.dtype, "k")
         turn = ".resolve_neg()" if item.meta.is_neg() else ""  # the memory of a negative view holds the values before the sign changed
         turn += "" if item.permutation is None else f".permute({item.permutation!r})"
         given = f"(a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype}))"
         return [f"i{index} = {given}{turn}", f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()"]
 
     def _bind_input(self, index: int, item: BoundInput) -> list[str]:
-        name = self._constant("n", index, self._input_name(item))
+        name = self._emitter.constant(self._input_name(item), "n")
         if not isinstance(item.meta, torch.Tensor):
             filled = f"b.numbers[{name}].fill_(a{index})"
             if self._calls is None:
                 return [filled]
             # To bind a value of the host to a session on a device is to copy it.
-            device, buffer = self._constant("d", index, devices.ort_device(torch.device("cpu"))), number_buffer(item.meta)
+            device, buffer = self._emitter.constant(devices.ort_device(torch.device("cpu")), "d"), number_buffer(item.meta)
             return [filled, f"bind_input({name}, {device}, {dtypes.element_types()[buffer.dtype].onnx}, (), b.numbers[{name}].data_ptr())"]
-        device = self._constant("d", index, devices.ort_device(item.meta.device))
+        device = self._emitter.constant(devices.ort_device(item.meta.device), "d")
         element = dtypes.element_types()[item.meta.dtype].onnx
         bind = f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})"
         stays = item.guarded and (self._calls is None or item.meta.device.type != "cpu")  # likewise
@@ -299,13 +284,13 @@ class _Writer:
     def _make_output(self, index: int, output: Output) -> list[str]:
         """Allocate an output, if its size is known before the run."""
         if not isinstance(output.meta, torch.Tensor):
-            dtype = self._constant("y", index, number_buffer(output.meta).dtype)
-            return [f"r{index} = empty((), dtype={dtype}, device={self._constant('place', index, torch.device('cpu'))})"]
+            dtype = self._emitter.constant(number_buffer(output.meta).dtype, "y")
+            return [f"r{index} = empty((), dtype={dtype}, device={self._emitter.constant(torch.device('cpu'), 'place')})"]
         shape = self._shape(output)
         if shape is None:
             return []
-        dtype = self._constant("y", index, output.meta.dtype)
-        place = f"device={self._constant('place', index, output.meta.device)}"  # said, as the user may have set a default device
+        dtype = self._emitter.constant(output.meta.dtype, "y")
+        place = f"device={self._emitter.constant(output.meta.device, 'place')}"  # said, as the user may have set a default device
         made = f"empty(z{index}, dtype={dtype}, {place})"
         if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
             made = f"empty_in_order({self._sizes_text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}, {place})"
@@ -324,18 +309,18 @@ class _Writer:
         return f"z{index}" if shape is None else repr(shape)
 
     def _bind_output(self, index: int, output: Output) -> list[str]:
-        name = self._constant("o", index, output.name)
+        name = self._emitter.constant(output.name, "o")
         if not isinstance(output.meta, torch.Tensor):
-            device = self._constant("e", index, devices.ort_device(torch.device("cpu")))
+            device = self._emitter.constant(devices.ort_device(torch.device("cpu")), "e")
             element = dtypes.element_types()[number_buffer(output.meta).dtype].onnx
             return [f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
-        device = self._constant("e", index, devices.ort_device(output.meta.device))
+        device = self._emitter.constant(devices.ort_device(output.meta.device), "e")
         if self._shape(output) is None:
             sizes = self._spared_sizes(output)
             if sizes is None:
                 return [f"bind_output({name}, {device})"]
-            dtype, element = self._constant("y", index, output.meta.dtype), dtypes.element_types()[output.meta.dtype].onnx
-            place = self._constant("place", index, output.meta.device)
+            dtype, element = self._emitter.constant(output.meta.dtype, "y"), dtypes.element_types()[output.meta.dtype].onnx
+            place = self._emitter.constant(output.meta.device, "place")
             made = f"z{index} = {sizes}; r{index} = empty(z{index}, dtype={dtype}, device={place}); {self._address(index, output)}"
             spared = f"{made}; bind_output({name}, {device}, {element}, z{index}, g{index})"
             return [f"if spares: {spared}", f"else: bind_output({name}, {device})"]
@@ -377,7 +362,7 @@ class _Writer:
                 lines.append(f"r{index} = r{index}.item()")
                 continue
             if self._by_run(output):
-                made = f"tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})"
+                made = f"tensor_over(values[{index}], {self._emitter.constant(output.meta.dtype, 'y')})"
                 if self._calls is not None and output.meta.device.type != "cpu":
                     self.constants["adopted"], made = self._calls.adopted, f"adopted({made})"
                 lines.append(f"r{index} = {made}" if self._spared_sizes(output) is None else f"if not spares: r{index} = {made}")

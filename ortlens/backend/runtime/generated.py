@@ -1,4 +1,4 @@
-"""Compiles generated source code, and shows it to tracebacks and debuggers for as long as the function lives."""
+"""Writes the source of functions, compiles it, and shows it to tracebacks and debuggers for as long as a function lives."""
 
 from __future__ import annotations
 
@@ -10,11 +10,41 @@ from typing import TYPE_CHECKING, Any
 from ortlens.backend.basis.memory_order import has_fixed_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
 
+    Lines = Sequence[str | "Lines"]
+
 _numbers = itertools.count()
+
+
+class Emitter:
+    """The globals of one function that is to be written. All names are made here or by who writes; a user's texts are constants only."""
+
+    def __init__(self, **scope: Any) -> None:
+        """Begin with some globals."""
+        self.scope: dict[str, Any] = scope
+
+    def constant(self, value: object, prefix: str = "c") -> str:
+        """Add a value to the globals, and return its name."""
+        name = f"{prefix}_{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+
+def source_of(head: str, lines: Lines) -> str:
+    """Write a function from its head, `name(parameters)`, and its lines; a list among these is a block of the line before."""
+    return f"def {head}:\n{_indented(lines, 1)}"
+
+
+def _indented(lines: Lines, depth: int) -> str:
+    return "".join(f"{'    ' * depth}{line}\n" if isinstance(line, str) else _indented(line, depth + 1) for line in lines)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Write the inside of a tuple: names, each with a comma."""
+    return "".join(f"{name}, " for name in names)
 
 
 def function_from_source(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind
 from ortlens import _torch
 from ortlens.backend.basis.memory_order import are_disjoint, block_of, is_contiguous, memory_order, merged, overlaps_itself, tensors_overlap
 from ortlens.backend.lowering.layout_decisions import LayoutDecisions
-from ortlens.backend.runtime.generated import bytes_text, function_from_source
+from ortlens.backend.runtime.generated import bytes_text, function_from_source, source_of
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class MemoryAssumptions:
         scope: dict[str, Any] = {"rarely": self._are_known, "at": bisect.bisect_left}
         for which, blocks in (("all", self._fixed), ("state", self._fixed_state)):
             scope[f"start_{which}"], scope[f"end_{which}"] = [start for start, _ in blocks], [end for _, end in blocks]
-        return function_from_source("holds", "def holds(leaves):\n" + "".join(f"    {line}\n" for line in [*lines, "return True"]), scope)
+        return function_from_source("holds", source_of("holds(leaves)", [*lines, "return True"]), scope)
 
     def _fixed_of(self, leaf: int) -> Sequence[tuple[int, int]]:
         """Return the memory of weights and state that an argument must not overlap."""

@@ -21,13 +21,14 @@ from ortlens import _torch
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.runtime import devices
-from ortlens.backend.runtime.generated import function_from_source
+from ortlens.backend.runtime.generated import Emitter, function_from_source, listed, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.runtime.generated import Lines
     from ortlens.trace.runlog import EagerLog
 
 
@@ -92,7 +93,8 @@ class _ProgramWriter:
         self._runners = runners
         self._slots = {} if log is None else {name: slot for slot, name in enumerate(log.nodes)}
         self._names: dict[torch.fx.Node, str] = {}
-        self.scope: dict[str, Any] = {f"p{i}": runner for i, runner in enumerate(runners)}
+        self._emitter = Emitter(**{f"p{i}": runner for i, runner in enumerate(runners)})
+        self.scope = self._emitter.scope
         self._elsewhere = None if elsewhere is None else elsewhere[0]
         if elsewhere is not None:
             self.scope |= {**_torch.interpreter_scope(), "elsewhere": elsewhere[1]}
@@ -104,8 +106,8 @@ class _ProgramWriter:
         placeholders = [node for node in graph.nodes if node.op == "placeholder" and node not in self._fixed]
         (output,) = (node for node in graph.nodes if node.op == "output")
         steps = self._needed(list(self._steps()), output)
-        body = [] if self._elsewhere is None else [f"if {self._elsewhere}: return elsewhere(args)"]
-        body += [f"{''.join(self._name(node) + ', ' for node in placeholders)} = args".lstrip()] if placeholders else []
+        body: list[Any] = [] if self._elsewhere is None else [f"if {self._elsewhere}: return elsewhere(args)"]
+        body += [f"{listed(map(self._name, placeholders))} = args"] if placeholders else []
         body.append("args.clear()")
         last_use = self._last_uses(steps, output)
         early = self._early_draws(steps)
@@ -117,7 +119,7 @@ class _ProgramWriter:
             body += [f"del {', '.join(dead)}"] if dead else []
         results = output.args[0] if isinstance(output.args[0], (list, tuple)) else (output.args[0],)
         body.append(f"return [{', '.join(self._render(item) for item in results)}]")
-        return "def program(args):\n" + "\n".join(f"    {line}" for line in body) + "\n"
+        return source_of("program(args)", body)
 
     def _steps(self) -> Iterator[_Step]:
         waves: list[list[torch.fx.Node]] = [[] for _ in range(self._plan.partition_count + 1)]
@@ -145,10 +147,10 @@ class _ProgramWriter:
             drawn += [node for node in nodes if step.node is not None and draws(node) and devices.kind_of(_device_of(node)).generator]
         return found
 
-    def _restoring(self, lines: list[str], drawn: Iterable[torch.fx.Node]) -> list[str]:
+    def _restoring(self, lines: Lines, drawn: Iterable[torch.fx.Node]) -> Lines:
         """Put generators back if a statement raises."""
-        back = [f"    {self._generator(draw)}.set_state({self._generator(draw)}_state)" for draw in drawn]
-        return ["try:", *(f"    {line}" for line in lines), "except Exception:", *back, "    raise"] if back else lines
+        back = [f"{self._generator(draw)}.set_state({self._generator(draw)}_state)" for draw in drawn]
+        return ["try:", lines, "except Exception:", [*back, "raise"]] if back else lines
 
     def _generator(self, draw: torch.fx.Node) -> str:
         """Put the generator that a node draws from into the scope, under a name for this node; return the name."""
@@ -186,7 +188,7 @@ class _ProgramWriter:
     def _statement(self, step: _Step) -> list[str]:
         node = step.node
         if node is None:
-            results = "".join(self._name(made) + ", " for made in step.writes)
+            results = listed(map(self._name, step.writes))
             args = ", ".join(self._render(read) for read in step.reads if read not in self._fixed)
             return [f"{results} = p{step.partition}.run({args})"]
         line = f"{self._name(node)} = {self._call(node)}"
@@ -196,7 +198,7 @@ class _ProgramWriter:
     def _call(self, node: torch.fx.Node) -> str:
         args = [self._render(arg) for arg in node.args]
         args += [f"{key}={self._render(value)}" for key, value in node.kwargs.items()]
-        return f"{self._constant(self._faster(node))}({', '.join(args)})"
+        return f"{self._emitter.constant(self._faster(node))}({', '.join(args)})"
 
     def _faster(self, node: torch.fx.Node) -> Any:
         """Find the fastest form of a call: on a constant that nothing else reads, PyTorch writes in place instead of into a copy."""
@@ -206,16 +208,11 @@ class _ProgramWriter:
         alone = len(source.users) == 1 and source not in node.args[1:] and source not in self._fixed
         return _IN_PLACE[node.target] if alone and not self._plan.in_partition(source) else node.target
 
-    def _constant(self, value: Any) -> str:
-        name = f"c{len(self.scope)}"
-        self.scope[name] = value
-        return name
-
     def _render(self, value: Any) -> str:
         if isinstance(value, torch.fx.Node):
             return self._rendered_node(value)
         if isinstance(value, (list, tuple)):
-            items = "".join(self._render(item) + ", " for item in value)
+            items = listed(map(self._render, value))
             return f"[{items}]" if isinstance(value, list) else f"({items})"
         if isinstance(value, slice):
             return f"slice({self._render(value.start)}, {self._render(value.stop)}, {self._render(value.step)})"
@@ -223,12 +220,12 @@ class _ProgramWriter:
             return "{" + ", ".join(f"{key!r}: {self._render(item)}" for key, item in value.items()) + "}"
         if value is None or type(value) in (bool, int, str):
             return repr(value)
-        return self._constant(value)
+        return self._emitter.constant(value)
 
     def _rendered_node(self, node: torch.fx.Node) -> str:
         if node in self._fixed:
-            return self._constant(self._fixed[node])
-        return self._constant(operator.attrgetter(str(node.target))(self._owner)) if node.op == "get_attr" else self._name(node)
+            return self._emitter.constant(self._fixed[node])
+        return self._emitter.constant(operator.attrgetter(str(node.target))(self._owner)) if node.op == "get_attr" else self._name(node)
 
 
 _FASTER: Mapping[Any, Callable[..., Any]] = {

@@ -209,10 +209,9 @@ class PartitionRunner:
         return "weights" if self._weights_changed else "precision"  # either ends all earlier sessions
 
     def _call_of(self, info: SessionInfo, log: RunLog | None) -> Callable[..., tuple[Any, ...]]:
-        return call.make_call(
-            info.session,
-            [replace(item, steady=place in self.weight_inputs) for place, item in enumerate(self.factory.inputs(info.frozen))],
-            self.outputs_in_place(info.session),
+        spec = call.CallSpec(
+            inputs=[replace(item, steady=place in self.weight_inputs) for place, item in enumerate(self.factory.inputs(info.frozen))],
+            outputs=self.outputs_in_place(info.session),
             on_stale=self._refreeze,
             on_failure=self.failed,
             count=self.counter.__next__,
@@ -222,6 +221,7 @@ class PartitionRunner:
             intact=self._intact(info),
             replays=self._options.cuda_graph,
         )
+        return call.make_call(info.session, spec)
 
     def _intact(self, info: SessionInfo) -> Callable[[], bool] | None:
         """Return the check of what a call cannot see in its arguments: the bytes of weights, and PyTorch's precision."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from ortlens.backend.runtime.call import make_call
+from ortlens.backend.runtime.call import CallSpec, make_call
 from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
 from ortlens.backend.runtime.session import Extras
 
@@ -121,16 +121,16 @@ def uncounted(
     outputs: Sequence[Output] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function that runs a partition in a session of it, uncounted; raises `WeightChanged`."""
-    return make_call(
-        session,
-        runner.factory.inputs(runner.frozen),
-        runner.factory.outputs(session) if outputs is None else outputs,
+    spec = CallSpec(
+        inputs=runner.factory.inputs(runner.frozen),
+        outputs=runner.factory.outputs(session) if outputs is None else outputs,
         on_stale=_changed,
         on_failure=_raised,
         count=lambda: None,
         log=log,
         preallocate=runner.factory.options.preallocate_output,
     )
+    return make_call(session, spec)
 
 
 def variant_of(

@@ -40,16 +40,15 @@ class Session:
         self.run = self.made(preallocate=preallocate)
 
     def made(self, *, preallocate: bool) -> Callable[..., tuple[Any, ...]]:
-        return call.make_call(
-            self.session,
-            self.inputs,
-            self.outputs,
+        spec = call.CallSpec(
+            inputs=self.inputs,
+            outputs=self.outputs,
             on_stale=lambda _: ("stale",),
             on_failure=self._on_failure,
             count=self._count,
-            log=None,
             preallocate=preallocate,
         )
+        return call.make_call(self.session, spec)
 
     def _on_failure(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
         self.failures.append(error)
