@@ -21,7 +21,8 @@ from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.runtime import devices, in_place
 from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.program import eager_nodes
-from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, RunnerCallbacks, count_of, runner_from_model
+from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, PartitionRunner, RunnerCallbacks, count_of
+from ortlens.backend.runtime.session import SessionFactory, boundary_of
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.recording.reporter import GraphReporter
     from ortlens.backend.runtime.failures import Verdict
-    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.runlog import RunLog
 
@@ -106,19 +106,20 @@ class CompileContext:
         """Make the runner of a partition from its model, which has the user's transforms applied; `cached`: by an earlier process."""
         inference, inputs = lowered.phase == "inference", inputs_of(plan.graph)
         static = {inputs[place] for place in lowered.static_inputs if place < len(inputs)}
-        return runner_from_model(
-            partition,
-            made.model,
-            made.facts,
-            self.options,
-            self.callbacks(),
+        factory = SessionFactory(
+            partition=partition,
+            model=made.model,
+            **boundary_of(made.facts),
+            options=self.options,
             weight_inputs=frozenset(place for place, node in enumerate(partition.inputs) if node in static),
-            inference=inference,
+            freezes=inference and self.options.freeze_weights is not False,
+            replays=inference,
             alternates=not inference or plan.partition_count > 1 or bool(eager_nodes(plan)),
             work=work_of(partition.nodes),
             updates=in_place.updates_of(partition, lowered.mutated, plan) if self.updates_in_place(lowered) else {},
             cached=cached,
         )
+        return PartitionRunner(factory, self.callbacks())
 
     def updates_in_place(self, lowered: LoweredGraph) -> bool:
         """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""

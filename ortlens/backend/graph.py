@@ -18,11 +18,13 @@ from ortlens.backend import whole_graph
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.compile_context import MAX_PLANS
+from ortlens.backend.conversion.node_provenance import node_names
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program
+from ortlens.backend.runtime.runner import count_of
 from ortlens.backend.runtime.session import ModelRefused, ProviderNotLoaded
 from ortlens.errors import SessionError, UsageError
 
@@ -81,7 +83,7 @@ class CompiledGraph:
 
     def session_calls(self) -> int:
         """Count the runs of the sessions of this graph."""
-        return sum(runner.calls() for runner in self.runners)
+        return sum(count_of(runner.counter) for runner in self.runners)
 
     def placeholders(self) -> list[torch.fx.Node]:
         """List the inputs of the graph, in order."""
@@ -221,7 +223,7 @@ class CompiledGraph:
         except ModelRefused as error:
             from ortlens.backend.planner import lacks_kernel
 
-            if self.context.options.on_error == "raise" and not lacks_kernel(runner.node_names(), error):
+            if self.context.options.on_error == "raise" and not lacks_kernel(node_names(runner.model), error):
                 raise SessionError(f"ONNX Runtime refused partition {runner.partition.index}: {error}") from error
             self._planner.refused(runner, error, broadly=broadly)
             return False

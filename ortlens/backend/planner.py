@@ -19,6 +19,7 @@ from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.converter import NodeFailures
 from ortlens.backend.conversion.functions.basics import NotConvertibleError
+from ortlens.backend.conversion.node_provenance import node_names
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.lowering import passes
@@ -186,7 +187,7 @@ class Planner:
 
     def refused(self, runner: PartitionRunner, error: Exception, *, broadly: bool) -> None:
         """Exclude the nodes for which ONNX Runtime refuses the model of a partition; `broadly` as for `Exclusions.session_refused`."""
-        self.exclusions.session_refused(runner.partition, runner.node_names(), error, broadly=broadly)
+        self.exclusions.session_refused(runner.partition, node_names(runner.model), error, broadly=broadly)
 
     def _writes(self) -> dict[str, Verdict]:
         """Keep the writes into large buffers in PyTorch, but for those of sessions."""
@@ -194,7 +195,7 @@ class Planner:
 
     def _in_place_writes_succeeded(self, runners: list[PartitionRunner]) -> bool:
         """Tell whether sessions make the writes that were left to them in place; if not, PyTorch does, in another plan."""
-        made = {node for runner in runners for node in runner.updated_in_place()}
+        made = {node for runner in runners for node in runner.factory.updated_in_place()}
         if made.issuperset(self._prepared.left_to_sessions):
             return True
         self._prepared.write_all_in_place()

@@ -23,7 +23,8 @@ from ortlens.backend.cache import fingerprint
 from ortlens.backend.cache.fingerprint import key_of
 from ortlens.backend.cache.store import CachedModel, ModelCache
 from ortlens.backend.partitioning.extraction import GraphPartition
-from ortlens.backend.runtime.runner import runner_from_model
+from ortlens.backend.runtime.runner import PartitionRunner
+from ortlens.backend.runtime.session import SessionFactory, boundary_of
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.runtime.runner import PartitionRunner
 
 
 def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
@@ -128,19 +128,19 @@ def load(
     if found is None or cached is None:
         return None
     facts = found.facts
-    runner = runner_from_model(
-        _partition(module, inputs, facts),
-        context.transformed(cached.model),
-        cached.facts,
-        context.options,
-        context.callbacks(),
+    factory = SessionFactory(
+        partition=_partition(module, inputs, facts),
+        model=context.transformed(cached.model),
+        **boundary_of(cached.facts),
+        options=context.options,
         weight_inputs=frozenset(facts["weights"]),
-        inference=True,
+        freezes=context.options.freeze_weights is not False,
+        replays=True,
         alternates=False,
         work=facts["work"],
         cached=True,
     )
-    return CachedGraph(runner, facts["outputs"], facts["windows"])
+    return CachedGraph(PartitionRunner(factory, context.callbacks()), facts["outputs"], facts["windows"])
 
 
 def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> GraphPartition:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ortlens import Lens
-from ortlens.backend.runtime import runner
+from ortlens.backend.runtime import weights
 from ortlens.backend.runtime.weights import CALLS, WHOLE_BYTES
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _net() -> torch.nn.Sequential:
 
 
 def test_one_element_anywhere_is_noticed_within_the_promised_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_MAX_REFREEZES", 1000)
+    monkeypatch.setattr(weights, "_MAX_REFREEZES", 1000)
     net, lens, x = _net(), Lens(), torch.ones(2, 64)
     compiled = torch.compile(net, backend=lens)
     late = 0

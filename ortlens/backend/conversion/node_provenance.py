@@ -53,6 +53,11 @@ def provenance_of(node: onnx.NodeProto) -> NodeProvenance:
     return NodeProvenance(node=name, nodes=nodes, inferred=INFERRED_KEY in found)
 
 
+def node_names(model: onnx.ModelProto) -> dict[str, str]:
+    """Map the name of each node, in the order of the model, to that of the FX node that it comes from."""
+    return {node.name: provenance_of(node).node for node in model.graph.node}
+
+
 def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield all nodes of a graph in order, each control flow node followed by the nodes of its subgraphs."""
     for node in graph.node:

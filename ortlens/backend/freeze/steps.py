@@ -68,9 +68,10 @@ class FrozenSteps:
         }
         self._lock = threading.Lock()
         for runner in graph.runners if recorder is not None else ():
-            session_id = runner.session_id_for([None] * len(runner.partition.inputs))
+            prepared = runner.prepared_for([None] * len(runner.partition.inputs))
+            session_id = None if prepared is None else prepared.session_id
             log = next((log for log in recorder.logs()[0] if log.session_id == session_id), None) if recorder is not None else None
-            weights = runner.weight_nodes()
+            weights = runner.factory.weight_nodes()
             places = [place for place, node in enumerate(runner.partition.inputs) if node not in weights]
             runner.run = _without(self.call_of(runner, log), places)
 
@@ -79,7 +80,7 @@ class FrozenSteps:
         names = self.graph.weight_inputs()
         found: set[str] = set()
         for runner in self.graph.runners:
-            for weight in runner.frozen:
+            for weight in runner.weights.frozen:
                 if not weight.is_still(weight.tensor) and weight.name in names:
                     found.add(names[weight.name][0])
         return tuple(sorted(found))
@@ -162,21 +163,21 @@ class FrozenSteps:
         passed = _passed(runner)
         inputs, places = [item for _, item in passed], {node: place for place, (node, _) in enumerate(passed)}
         state = {node for place, node in enumerate(self.graph.placeholders()) if place not in self._user}
-        old = {output: runner.partition.inputs[place] for output, place in runner.updates.items()}
+        old = {output: runner.partition.inputs[place] for output, place in runner.factory.updates.items()}
         updates = {output: places[node] for output, node in old.items() if node in state and node in places}
         return in_place.with_memory_of_inputs(runner.factory.outputs(runner.sessions[0].session), inputs, updates, runner.model)
 
     def _constants(self, runner: PartitionRunner) -> list[tuple[BoundInput, torch.Tensor]]:
         """List the weights that are no constants of the session, such as tables that are only looked up."""
         values = dict(zip(self.graph.placeholders(), self._values, strict=True))
-        items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
-        weights = runner.weight_nodes()
+        items = zip(runner.partition.inputs, runner.factory.inputs(runner.weights.frozen), strict=True)
+        weights = runner.factory.weight_nodes()
         return [(item, values[node]) for node, item in items if node in weights and item.frozen is None]
 
     def _failure_of(self, runner: PartitionRunner) -> Callable[[tuple[Any, ...], Exception], tuple[Any, ...]]:
         """Make the handler of ONNX Runtime's failures: as in compiled code, PyTorch computes the partition and may itself raise."""
         values = dict(zip(self.graph.placeholders(), self._values, strict=True))
-        weights = runner.weight_nodes()
+        weights = runner.factory.weight_nodes()
 
         def failed(args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
             passed = iter(args)
@@ -277,8 +278,8 @@ def _without(run: Callable[..., tuple[Any, ...]], places: Sequence[int]) -> Call
 
 
 def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, BoundInput]]:
-    weights = runner.weight_nodes()
-    items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
+    weights = runner.factory.weight_nodes()
+    items = zip(runner.partition.inputs, runner.factory.inputs(runner.weights.frozen), strict=True)
     return [(node, item) for node, item in items if node not in weights]
 
 

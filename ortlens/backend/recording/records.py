@@ -140,7 +140,7 @@ _WORTH_REPORTING = 1 << 16  # bytes; a smaller copy costs less than the call its
 
 def partition_record(graph_id: str, partition_id: str, model_id: str, runner: PartitionRunner) -> r.Partition:
     """Make the record of a partition; weights count as `weight_bytes`, not as `input_bytes`."""
-    partition, weights = runner.partition, runner.weight_nodes()
+    partition, weights = runner.partition, runner.factory.weight_nodes()
     return r.Partition(
         partition_id=partition_id,
         graph_id=graph_id,
@@ -169,7 +169,7 @@ def model_record(partition_id: str, model_id: str, path: str, runner: PartitionR
         initializer_bytes=embedded_bytes(runner.model),
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
-        cached=runner.cached,
+        cached=runner.factory.cached,
     )
 
 
@@ -218,7 +218,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
 def layout_copies(partition_id: str, runner: PartitionRunner) -> Iterator[r.Finding]:
     """Yield a finding for each input that every call copies, at some cost, because of its memory layout."""
     for node in runner.partition.inputs:
-        if node not in runner.weight_nodes() and _bytes_of(node) >= _WORTH_REPORTING and not is_dense(node.meta.get("val")):
+        if node not in runner.factory.weight_nodes() and _bytes_of(node) >= _WORTH_REPORTING and not is_dense(node.meta.get("val")):
             yield _layout_copy(partition_id, node)
 
 

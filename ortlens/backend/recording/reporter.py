@@ -87,7 +87,7 @@ class GraphReporter:
         for runner in runners:
             self._partition(runner)
         origins = records.onnx_origins(runner.model for runner in runners)
-        updated = frozenset(node for runner in runners for node in runner.updated_in_place())
+        updated = frozenset(node for runner in runners for node in runner.factory.updated_in_place())
         for node in plan.verdicts:
             if kind_of(node) is not NodeKind.TUPLE:
                 self._node(plan, runners, node, origins, in_place=node in updated)
@@ -122,7 +122,7 @@ class GraphReporter:
             model_id,
             info,
             signature=signature_text(info, runner.partition),
-            table_bytes=runner.table_bytes,
+            table_bytes=runner.weights.table_bytes,
             change=self._change(runner) if info.cause == "weights" else {},
         )
         self.recorder.add(record)
@@ -131,12 +131,12 @@ class GraphReporter:
 
     def _change(self, runner: PartitionRunner) -> dict[str, Any]:
         """Describe what happened to weights, as fields of a session; the line that changed them is looked for where the call came from."""
-        if runner.weights_change == "other_module":  # none of them changed
-            return {"weights_change": runner.weights_change}
-        names = tuple(name for node in runner.changed_weights if (name := self._weights.get(node.name, node.name)) != node.name)
-        place = changed_at(names, is_new=runner.weights_change == "replaced")
+        if runner.weights.change == "other_module":  # none of them changed
+            return {"weights_change": runner.weights.change}
+        names = tuple(name for node in runner.weights.changed if (name := self._weights.get(node.name, node.name)) != node.name)
+        place = changed_at(names, is_new=runner.weights.change == "replaced")
         return {
-            "weights_change": runner.weights_change,
+            "weights_change": runner.weights.change,
             "changed_weights": names,
             "changed_file": place and display_name(place.file),
             "changed_line": place and place.line,

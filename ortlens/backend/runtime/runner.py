@@ -13,28 +13,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend.conversion.node_provenance import provenance_of
-from ortlens.backend.runtime import call, cuda, devices, in_place, weights
+from ortlens.backend.runtime import call, cuda, devices
 from ortlens.backend.runtime.failures import Failures
-from ortlens.backend.runtime.session import SessionFactory
-from ortlens.backend.runtime.weights import DeviceWatch, WeightWatch, lookup_tables, watch_over
+from ortlens.backend.runtime.weights import HeldWeights
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import onnx
-    import onnxruntime
 
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.failures import Verdict
-    from ortlens.backend.runtime.session import SessionInfo
-    from ortlens.trace.records import SessionCause, WeightsChange
+    from ortlens.backend.runtime.session import SessionFactory, SessionInfo
+    from ortlens.trace.records import SessionCause
     from ortlens.trace.runlog import RunLog
 
-_MAX_REFREEZES = 2  # how often changed weights are frozen again before they become inputs: weights that change more often are being trained
 MAX_SIZE_SESSIONS = 16
 """How many sessions a partition keeps with `dynamic_shapes=False`: each may hold a packed copy of the weights."""
 
@@ -56,7 +51,7 @@ class RunnerCallbacks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
+class PreparedSession:
     """A session in use: what is known about it, its recorded id, and the function that calls it."""
 
     info: SessionInfo
@@ -67,46 +62,23 @@ class _Prepared:
 class PartitionRunner:
     """Runs one partition: in ONNX Runtime when it can, in PyTorch when it must."""
 
-    def __init__(  # noqa: PLR0913 - what is known about a partition, each by name
-        self,
-        factory: SessionFactory,
-        callbacks: RunnerCallbacks,
-        *,
-        weight_inputs: frozenset[int],
-        freezes: bool,
-        updates: Mapping[int, int] | None = None,
-        cached: bool = False,
-    ) -> None:
-        """Prepare to run a partition; sessions are created by `prepare`.
-
-        `updates` comes from `in_place.updates_of`; without it, each run returns new tensors. `cached`: an earlier process converted the
-        model.
-        """
+    def __init__(self, factory: SessionFactory, callbacks: RunnerCallbacks) -> None:
+        """Prepare to run the partition of a factory; sessions are created by `prepare`."""
         self.factory = factory  # creates the sessions
         self.partition: GraphPartition = factory.partition
         self.model: onnx.ModelProto = factory.model  # its ONNX model, with weights as inputs
-        self.weight_inputs = weight_inputs  # positions of the inputs that are parameters or buffers
-        self.freezes = freezes  # whether these may become constants of a session
-        self.cached = cached  # whether an earlier process converted the model
+        self.weights = HeldWeights(factory)
         self.ran_before = False  # whether the runner has had a session
         self.is_lost = False  # whether PyTorch runs the partition from now on
         self.attempts = 0  # how often a session was to be created, those that ONNX Runtime refused included
-        self.table_bytes = 0  # size of the weights that stay inputs because the model only looks them up
-        self.weights_change: WeightsChange | None = None  # what the last change of frozen weights was; None before the first
-        self.changed_weights: tuple[torch.fx.Node, ...] = ()  # the inputs of the partition that it was about
         # The function to call now, with the partition's inputs; replaced as sessions come and go.
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
         self._callbacks, self._options = callbacks, factory.options
-        self.updates = updates or {}  # see `in_place.updates_of`
-        self._freezable = weight_inputs if freezes else frozenset()
-        self._frozen: dict[int, weights.FrozenWeight] = {}
-        self._watch: WeightWatch | DeviceWatch = WeightWatch({})
         self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(factory.options)
-        self._prepared: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()  # by sizes if these are fixed; least recently used first
+        self._prepared: OrderedDict[tuple[Any, ...], PreparedSession] = OrderedDict()  # by sizes if these are fixed; least recent first
         self._failures = Failures(sizes_vary=self.partition.has_symbolic_sizes)
         self._has_failed = False
-        self._refreezes = 0
         self._weights_changed = True  # whether that ended the last session, and not another precision
         self.counter = itertools.count()  # counts the runs of its sessions
         self._lock = threading.Lock()
@@ -120,17 +92,16 @@ class PartitionRunner:
         """Create the session for some arguments, of which only weights are read; raise `ModelRefused` if ONNX Runtime rejects the model."""
         self.attempts += 1
         self.factory.check_boundary()
-        frozen = self._frozen or self._freeze(args)  # sessions for other sizes share the weights, and the watch over them
+        frozen = self.weights.found_in(args)
         info = self.factory.session(list(frozen.values()), self.factory.dimensions(args) if self._fixed_sizes else {}, cause=self._cause())
-        if not self._frozen:
-            self._frozen, self._watch = frozen, watch_over(frozen.values())
+        self.weights.hold(frozen)
         log = self._callbacks.session_made(self, info)
         if info.calls is not None:
             info.calls.on_graph_failure = functools.partial(self._callbacks.graph_failed, self)
             if log is not None:
                 log.facts = info.calls.facts
         self.ran_before = True
-        made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
+        made = PreparedSession(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
         if not self._fixed_sizes:
             self._prepared.clear()  # an earlier session holds weights that have changed since
         elif len(self._prepared) >= MAX_SIZE_SESSIONS:
@@ -143,63 +114,16 @@ class PartitionRunner:
         """Have a session for some arguments: the one there is, if it holds their weights, else a new one."""
         self._prepared_now(self._key_of(args), args)
 
-    def session_for(self, args: Sequence[Any]) -> SessionInfo | None:
+    def prepared_for(self, args: Sequence[Any]) -> PreparedSession | None:
         """Return the session that runs some arguments; None while PyTorch runs the partition."""
-        prepared = self._prepared_for(args)
-        return None if prepared is None else prepared.info
-
-    def session_id_for(self, args: Sequence[Any]) -> str | None:
-        """Return the recorded id of the session that runs some arguments; None while PyTorch does, or if it is not recorded."""
-        prepared = self._prepared_for(args)
-        return None if prepared is None else prepared.session_id
+        if self.is_lost or self._failures.are_lost(self._sizes_of(args)):
+            return None
+        return self._prepared.get(self._key_of(args))
 
     def unlogged(self) -> Callable[..., tuple[Any, ...]]:
         """Return what `run` is where no lens logs it; `run` itself where sizes or failures choose what runs."""
         prepared = [prepared for prepared in self._prepared.values() if prepared.call is self.run]
         return self._call_of(prepared[0].info, None) if prepared else self.run
-
-    def calls(self) -> int:
-        """Count the runs of this partition's sessions."""
-        return count_of(self.counter)
-
-    def weight_nodes(self) -> frozenset[torch.fx.Node]:
-        """Return the inputs that are parameters or buffers."""
-        return frozenset(self.partition.inputs[place] for place in self.weight_inputs)
-
-    def node_names(self) -> dict[str, str]:
-        """Map the name of each ONNX node, in the order of the model, to that of the FX node that it comes from."""
-        return {node.name: provenance_of(node).node for node in self.model.graph.node}
-
-    def updated_in_place(self) -> frozenset[torch.fx.Node]:
-        """Find the outputs of the partition that its sessions may write over the old values, if no inputs overlap."""
-        names, given = [value.name for value in self.model.graph.output], self.factory.input_names()
-        safe = in_place.safe_pairs(self.model, {names[new]: given[old] for new, old in self.updates.items()})
-        return frozenset(self.partition.outputs[new] for new in self.updates if names[new] in safe)
-
-    def outputs_in_place(self, session: onnxruntime.InferenceSession) -> list[Output]:
-        """Return the outputs of a session of this model, of which some take the memory of inputs."""
-        return in_place.with_memory_of_inputs(self.factory.outputs(session), self.factory.inputs(self.frozen), self.updates, self.model)
-
-    def with_copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Copy the inputs that runs update in place, so that a run can be repeated; a copy of a weight would be another weight."""
-        updated = set(self.updates.values())
-        return tuple(arg.clone() if place in updated else arg for place, arg in enumerate(args))
-
-    @property
-    def frozen(self) -> tuple[weights.FrozenWeight, ...]:
-        """The weights that the sessions in use hold as constants."""
-        return tuple(self._frozen.values())
-
-    def _freeze(self, args: Sequence[Any]) -> dict[int, weights.FrozenWeight]:
-        names, bound = self.factory.input_names(), self.factory.bound_names()
-        tables = lookup_tables(self.model, (names[place] for place in self._freezable))
-        places = [place for place in sorted(self._freezable) if names[place] in bound]
-        if others := {args[place].device for place in places} - {torch.device("cpu")}:  # a session and its watch are for one device
-            places = [place for place in places if args[place].device == next(iter(others))]
-        looked_up = {place for place in places if names[place] in tables and _is_large(args[place])}
-        self.table_bytes = sum(args[place].nbytes for place in looked_up)
-        freezable = [place for place in places if place not in looked_up]
-        return {place: weight for place in freezable if (weight := weights.freeze(names[place], args[place])) is not None}
 
     def _cause(self) -> SessionCause:
         if not self.ran_before:
@@ -210,8 +134,10 @@ class PartitionRunner:
 
     def _call_of(self, info: SessionInfo, log: RunLog | None) -> Callable[..., tuple[Any, ...]]:
         spec = call.CallSpec(
-            inputs=[replace(item, steady=place in self.weight_inputs) for place, item in enumerate(self.factory.inputs(info.frozen))],
-            outputs=self.outputs_in_place(info.session),
+            inputs=[
+                replace(item, steady=place in self.factory.weight_inputs) for place, item in enumerate(self.factory.inputs(info.frozen))
+            ],
+            outputs=self.factory.outputs_in_place(info.session, info.frozen),
             on_stale=self._refreeze,
             on_failure=self.failed,
             count=self.counter.__next__,
@@ -225,17 +151,11 @@ class PartitionRunner:
 
     def _intact(self, info: SessionInfo) -> Callable[[], bool] | None:
         """Return the check of what a call cannot see in its arguments: the bytes of weights, and PyTorch's precision."""
-        watch = self._watch.is_next_intact if self._watch.calls else None
+        watch = self.weights.intact()
         current = info.calls.is_current if info.calls is not None else None
         if watch is None or current is None:
             return watch or current
         return lambda: watch() and current()
-
-    def _prepared_for(self, args: Sequence[Any]) -> _Prepared | None:
-        """Return the session that runs these arguments; None if PyTorch does."""
-        if self.is_lost or self._failures.are_lost(self._sizes_of(args)):
-            return None
-        return self._prepared.get(self._key_of(args))
 
     def _key_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Return what selects the session: the sizes if these are fixed, else nothing."""
@@ -244,7 +164,9 @@ class PartitionRunner:
     def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Return the sizes that may need a session of their own: every shape and number except those of weights."""
         return tuple(
-            tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg for place, arg in enumerate(args) if place not in self.weight_inputs
+            tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg
+            for place, arg in enumerate(args)
+            if place not in self.factory.weight_inputs
         )
 
     def _use(self, function: Callable[..., tuple[Any, ...]]) -> None:
@@ -269,7 +191,7 @@ class PartitionRunner:
                 self._prepared.move_to_end(key)
         return made.call(*args)
 
-    def _prepared_now(self, key: tuple[Any, ...], args: Sequence[Any]) -> _Prepared:
+    def _prepared_now(self, key: tuple[Any, ...], args: Sequence[Any]) -> PreparedSession:
         with self._lock:
             self._forget_changed(args)  # a session for one size must not make those for the others look current
             if key not in self._prepared:  # else another thread has created it meanwhile
@@ -284,24 +206,16 @@ class PartitionRunner:
 
     def _forget_changed(self, args: Sequence[Any]) -> None:
         """Drop the sessions whose weights differ from those passed now. The caller holds the lock."""
-        moved = {weight.name: (weight, args[place]) for place, weight in self._frozen.items() if not weight.is_still(args[place])}
-        unseen = self._watch.changed(except_for=moved)
+        changed, unseen, calls = self.weights.differences(args)
         infos = [prepared.info for prepared in self._prepared.values()]
-        if not moved and not unseen and all(info.calls is None or info.calls.is_current() for info in infos):
+        if not changed and all(info.calls is None or info.calls.is_current() for info in infos):
             return
         if unseen:
-            self._callbacks.stale_weights_detected(self, sorted(unseen), self._watch.calls)
-        self._weights_changed = bool(moved or unseen)
-        if self._weights_changed:
-            self.weights_change = weights.change_of(moved.values())
-            changed = {*moved, *unseen}
-            self.changed_weights = tuple(self.partition.inputs[place] for place, weight in self._frozen.items() if weight.name in changed)
-            self._refreezes += 1
+            self._callbacks.stale_weights_detected(self, sorted(unseen), calls)
+        self._weights_changed = bool(changed)
+        self.weights.drop(have_changed=self._weights_changed)
         self._prepared.clear()
-        self._frozen, self._watch = {}, WeightWatch({})
         self._use(self._run_for_sizes)
-        if self._refreezes > _MAX_REFREEZES:
-            self._freezable = frozenset()
 
     def failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
         """Have PyTorch compute a call that failed in ONNX Runtime; what PyTorch raises is the fault of the input.
@@ -347,53 +261,9 @@ class PartitionRunner:
         return outputs
 
 
-def _is_large(value: Any) -> bool:
-    """Tell whether a weight is too large to be compared whole in every call; to compare a small one costs less than to bind it."""
-    return isinstance(value, torch.Tensor) and value.nbytes > weights.WHOLE_BYTES
-
-
 def _is_per_size(options: OrtBackendOptions) -> bool:
     """Tell whether each combination of sizes gets a session of its own."""
     return options.export_options is not None and options.export_options.dynamic_shapes is False
-
-
-def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each by name
-    partition: GraphPartition,
-    model: onnx.ModelProto,
-    facts: Mapping[str, Any],
-    options: OrtBackendOptions,
-    callbacks: RunnerCallbacks,
-    *,
-    weight_inputs: frozenset[int],
-    inference: bool,
-    alternates: bool,
-    work: int | None,
-    updates: Mapping[int, int] | None = None,
-    cached: bool = False,
-) -> PartitionRunner:
-    """Make the runner of a partition from its model, which has weights as inputs and the user's transforms applied.
-
-    Read from `facts`, which the cache holds: `permutations`, the memory order of each output or None, and `outputs`, their names before the
-    transforms. Weights are frozen for inference only. `alternates` and `work` are as for `threads.choose`.
-    """
-    factory = SessionFactory(
-        partition=partition,
-        model=model,
-        permutations=[None if order is None else tuple(order) for order in facts["permutations"]],
-        options=options,
-        alternates=alternates,
-        work=work,
-        replays=inference,
-        output_names=facts.get("outputs", ()),
-    )
-    return PartitionRunner(
-        factory,
-        callbacks,
-        weight_inputs=weight_inputs,
-        freezes=inference and options.freeze_weights is not False,
-        updates=updates,
-        cached=cached,
-    )
 
 
 def count_of(counter: itertools.count[int]) -> int:

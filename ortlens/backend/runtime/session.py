@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import enum
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxruntime
 import torch
+import torch.fx
 
 from ortlens._process import heap_bytes
 from ortlens.backend.basis.memory_order import memory_order
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weights
+from ortlens.backend.runtime import _ort, binding, cuda, devices, in_place, threads, weights
 from ortlens.backend.runtime.binding import BoundInput, Output
 from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
 from ortlens.backend.runtime.masked_softmax import with_normal_weights
@@ -159,6 +160,10 @@ class SessionFactory:
     options: OrtBackendOptions
     alternates: bool  # whether PyTorch computes something before or after the partition in every call
     work: int | None  # amount of computation, as counted by `threads.work_of`
+    weight_inputs: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
+    freezes: bool = False  # whether these may become constants of a session
+    updates: Mapping[int, int] = field(default_factory=dict)  # see `in_place.updates_of`; without, each run returns new tensors
+    cached: bool = False  # whether an earlier process converted the model
     replays: bool = False  # whether its sessions may capture CUDA graphs
     threads: ThreadChoice | None = None  # threads for every session; None: chosen anew for each one
     output_names: Sequence[str] = ()  # names of the outputs as converted, before the user's transforms; empty if they are not known
@@ -170,6 +175,25 @@ class SessionFactory:
     def bound_names(self) -> set[str]:
         """List the names of the inputs that the model takes: the optimizer may have removed others."""
         return {value.name for value in self.model.graph.input}
+
+    def weight_nodes(self) -> frozenset[torch.fx.Node]:
+        """Return the inputs that are parameters or buffers."""
+        return frozenset(self.partition.inputs[place] for place in self.weight_inputs)
+
+    def updated_in_place(self) -> frozenset[torch.fx.Node]:
+        """Find the outputs of the partition that its sessions may write over the old values, if no inputs overlap."""
+        names, given = [value.name for value in self.model.graph.output], self.input_names()
+        safe = in_place.safe_pairs(self.model, {names[new]: given[old] for new, old in self.updates.items()})
+        return frozenset(self.partition.outputs[new] for new in self.updates if names[new] in safe)
+
+    def outputs_in_place(self, session: onnxruntime.InferenceSession, frozen: Sequence[FrozenWeight]) -> list[Output]:
+        """Return the outputs of a session of this model, of which some take the memory of inputs."""
+        return in_place.with_memory_of_inputs(self.outputs(session), self.inputs(frozen), self.updates, self.model)
+
+    def with_copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Copy the inputs that runs update in place, so that a run can be repeated; a copy of a weight would be another weight."""
+        updated = set(self.updates.values())
+        return tuple(arg.clone() if place in updated else arg for place, arg in enumerate(args))
 
     def check_boundary(self) -> None:
         """Raise `ModelRefused` if a user's transform changed inputs or outputs, so that calls would fail or mix up outputs."""
@@ -363,6 +387,12 @@ class SessionFactory:
     def _devices(self) -> list[torch.device]:
         devices = [node.meta["val"].device for node in self.partition.inputs if isinstance(node.meta["val"], torch.Tensor)]
         return devices or [_device(node.meta["val"]) for node in self.partition.outputs]
+
+
+def boundary_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what the cache holds of a model beside it, as arguments of `SessionFactory`."""
+    permutations = [None if order is None else tuple(order) for order in facts["permutations"]]
+    return {"permutations": permutations, "output_names": facts.get("outputs", ())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import onnx
 import torch
+import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.memory_order import span
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
+    from ortlens.backend.runtime.session import SessionFactory
     from ortlens.trace.records import WeightsChange
 
 
@@ -242,6 +244,73 @@ def _is_module(value: object) -> bool:
 def _held(module: torch.nn.Module, kind: str) -> list[Any]:
     """Read what a module holds of a kind, past its public methods, which the user may have overridden."""
     return list((vars(module).get(kind) or {}).values())
+
+
+class HeldWeights:
+    """The weights that the sessions of a partition hold as constants, and what became of earlier ones."""
+
+    def __init__(self, factory: SessionFactory) -> None:
+        """Begin with none."""
+        self._factory = factory
+        self._freezable = factory.weight_inputs if factory.freezes else frozenset()
+        self._held: dict[int, FrozenWeight] = {}
+        self._watch: WeightWatch | DeviceWatch = WeightWatch({})
+        self._changes = 0
+        self.table_bytes = 0  # size of the weights that stay inputs because the model only looks them up
+        self.change: WeightsChange | None = None  # what the last change was; None before the first
+        self.changed: tuple[torch.fx.Node, ...] = ()  # the inputs of the partition that it was about
+
+    @property
+    def frozen(self) -> tuple[FrozenWeight, ...]:
+        """Those that are held now."""
+        return tuple(self._held.values())
+
+    def found_in(self, args: Sequence[Any]) -> dict[int, FrozenWeight]:
+        """Return what a session for some arguments is to hold: those held now, which sessions for other sizes share, else new ones."""
+        if self._held:
+            return self._held
+        names, bound = self._factory.input_names(), self._factory.bound_names()
+        tables = lookup_tables(self._factory.model, (names[place] for place in self._freezable))
+        places = [place for place in sorted(self._freezable) if names[place] in bound]
+        if others := {args[place].device for place in places} - {torch.device("cpu")}:  # a session and its watch are for one device
+            places = [place for place in places if args[place].device == next(iter(others))]
+        looked_up = {place for place in places if names[place] in tables and _is_large(args[place])}
+        self.table_bytes = sum(args[place].nbytes for place in looked_up)
+        freezable = [place for place in places if place not in looked_up]
+        return {place: weight for place in freezable if (weight := freeze(names[place], args[place])) is not None}
+
+    def hold(self, found: dict[int, FrozenWeight]) -> None:
+        """Hold what a session was made with."""
+        if not self._held:
+            self._held, self._watch = found, watch_over(found.values())
+
+    def intact(self) -> Callable[[], bool] | None:
+        """Return the check of what a call cannot see in its arguments: the bytes of weights."""
+        return self._watch.is_next_intact if self._watch.calls else None
+
+    def differences(self, args: Sequence[Any]) -> tuple[set[str], set[str], int]:
+        """Name the weights that were replaced or written to, those that were so unseen, and the calls until all of that is noticed."""
+        moved = {weight.name: (weight, args[place]) for place, weight in self._held.items() if not weight.is_still(args[place])}
+        unseen = set(self._watch.changed(except_for=moved))
+        if changed := {*moved, *unseen}:
+            self.change = change_of(moved.values())
+            self.changed = tuple(self._factory.partition.inputs[place] for place, weight in self._held.items() if weight.name in changed)
+        return changed, unseen, self._watch.calls
+
+    def drop(self, *, have_changed: bool) -> None:
+        """Hold nothing any more; weights that change too often are not frozen again."""
+        self._held, self._watch = {}, WeightWatch({})
+        self._changes += have_changed
+        if self._changes > _MAX_REFREEZES:
+            self._freezable = frozenset()
+
+
+_MAX_REFREEZES = 2  # how often changed weights are frozen again before they become inputs: weights that change more often are being trained
+
+
+def _is_large(value: Any) -> bool:
+    """Tell whether a weight is too large to be compared whole in every call; to compare a small one costs less than to bind it."""
+    return isinstance(value, torch.Tensor) and value.nbytes > WHOLE_BYTES
 
 
 def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[str]:

@@ -199,7 +199,7 @@ def _note_kept(recorder: Recorder, part: ObservedPartition) -> None:
     is_dear = max(info.create_ns, part.ns // part.count) > ALL_NS // 2 or (info.held_bytes or 0) > _MOST_COPIED
     if is_dear or peak_of(nodes, ()).bytes < MUCH_MEMORY or info.providers[:1] != ("CPUExecutionProvider",):
         return
-    values = runner.with_copies(part.values)
+    values = runner.factory.with_copies(part.values)
     shadow = shadow_session_of(runner, values, lambda _: contextlib.nullcontext())
     if shadow is None or (before := heap_bytes()) is None:
         return
@@ -244,7 +244,7 @@ def note_fresh_memory(recorder: Recorder) -> None:
 
 def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:
     """Time a partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
-    runner, values = part.runner, part.runner.with_copies(part.values)
+    runner, values = part.runner, part.runner.factory.with_copies(part.values)
     nodes = timed(runner.partition.module, values)
     try:
         nodes()
@@ -256,7 +256,7 @@ def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:
 def _updating(runner: PartitionRunner) -> Callable[..., tuple[Any, ...]]:
     """Return a function that runs a partition as usual, with updates in place, but uncounted."""
     session = runner.sessions[-1].session
-    return uncounted(runner, session, outputs=runner.outputs_in_place(session))
+    return uncounted(runner, session, outputs=runner.factory.outputs_in_place(session, runner.weights.frozen))
 
 
 def _whole(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphModule], budget_ns: int) -> AbTiming | None:

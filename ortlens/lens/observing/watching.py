@@ -104,13 +104,14 @@ def shadow_session_of(
     Inside the context that `arranged` returns, the options of the session are changed as wanted. `model` has weights as inputs; `without`
     adds to the rewrites of ONNX Runtime that the session in use disables.
     """
-    info = runner.session_for(args)
-    if info is None:
+    prepared = runner.prepared_for(args)
+    if prepared is None:
         return None
+    info = prepared.info
     config = runner.factory.config(info.frozen, info.dimensions, model, extras=min(info.extras, Extras.STREAM))
     with arranged(config.options):
         session = config.session(config.model.SerializeToString(), without=without)
-    return ShadowSession(session=session, model=config.model, session_id=runner.session_id_for(args), info=info)
+    return ShadowSession(session=session, model=config.model, session_id=prepared.session_id, info=info)
 
 
 def uncounted(
@@ -122,7 +123,7 @@ def uncounted(
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function that runs a partition in a session of it, uncounted; raises `WeightChanged`."""
     spec = CallSpec(
-        inputs=runner.factory.inputs(runner.frozen),
+        inputs=runner.factory.inputs(runner.weights.frozen),
         outputs=runner.factory.outputs(session) if outputs is None else outputs,
         on_stale=_changed,
         on_failure=_raised,
@@ -149,12 +150,9 @@ def variant_of(
         ort_session_options=None if choice is not None else given.ort_session_options,
         preferred_execution_providers=given.preferred_execution_providers if provider is None else [provider],
     )
-    return PartitionRunner(
-        replace(runner.factory, options=options, model=model or runner.model, threads=choice),
-        UNRECORDED,
-        weight_inputs=runner.weight_inputs,
-        freezes=runner.freezes if freezes is None else freezes,
-    )
+    factory = runner.factory
+    changes: dict[str, Any] = {"options": options, "model": model or runner.model, "threads": choice, "updates": {}}
+    return PartitionRunner(replace(factory, **changes, freezes=factory.freezes if freezes is None else freezes), UNRECORDED)
 
 
 def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -72,11 +72,17 @@ class _Sitting:
     def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
         """Run the same inputs in turns with and without the profiler."""
         pairs = ((self.twin.info.session, self.turns.plain_ns), (self.twin.session, self.turns.profiled_ns))
-        args = self.runner.with_copies(args)
+        args = self.runner.factory.with_copies(args)
         wait = waiting_for(args)
         plain, profiled = (
             functools.partial(
-                uncounted(self.runner, session, log=_RunTimes(taken, wait), outputs=self.runner.outputs_in_place(session)), *args
+                uncounted(
+                    self.runner,
+                    session,
+                    log=_RunTimes(taken, wait),
+                    outputs=self.runner.factory.outputs_in_place(session, self.runner.weights.frozen),
+                ),
+                *args,
             )
             for session, taken in pairs
         )
@@ -127,10 +133,10 @@ class _Profiler:
         return outputs
 
     def _sitting(self, runner: PartitionRunner, args: tuple[Any, ...], *, ours: bool) -> _Sitting | None:
-        current = runner.session_for(args)
+        current = runner.prepared_for(args)
         if current is None:
             return None
-        key = (runner, id(current.session))
+        key = (runner, id(current.info.session))
         if key not in self.sittings:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
             twin = _watched_twin(runner, args, folder, ours=ours)

@@ -77,8 +77,9 @@ class CauseSearch:
 
     def _rounding(self) -> str:
         """Name the settings by which the session rounds to TF32; empty if it does not."""
-        info = self._check.runner.session_for(self._check.args)
-        return " and ".join(info.calls.rounds_by()) if info is not None and info.calls is not None else ""
+        prepared = self._check.runner.prepared_for(self._check.args)
+        calls = None if prepared is None else prepared.info.calls
+        return "" if calls is None else " and ".join(calls.rounds_by())
 
     def _in_float32(self) -> PartitionRunner:
         made = variant_of(self._check.runner, provider=cuda.IN_FLOAT32)

@@ -147,14 +147,14 @@ class CheckedPartitions:
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
-        info = runner.session_for(args)
-        if info is not None:
+        prepared = runner.prepared_for(args)
+        if prepared is not None:
             with contextlib.suppress(Exception):
-                return uncounted(runner, info.session)(*args)
-        return inner(*runner.with_copies(args))
+                return uncounted(runner, prepared.info.session)(*args)
+        return inner(*runner.factory.with_copies(args))
 
     def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: Checked) -> None:
-        if runner.session_for(args) is None:
+        if runner.prepared_for(args) is None:
             self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, because ONNX Runtime failed on it; see findings"))
             return
         context = self._contexts[runner]

@@ -15,7 +15,8 @@ import torch.fx
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import GraphPartition
-from ortlens.backend.runtime.runner import runner_from_model
+from ortlens.backend.runtime.runner import PartitionRunner
+from ortlens.backend.runtime.session import SessionFactory
 from ortlens.lens.observing.watching import UNRECORDED
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
 from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, beyond_range, excuse, is_uninitialised, rounds_a_number
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.runtime.runner import PartitionRunner
 
 
 class SingleOps:
@@ -112,17 +112,15 @@ class SingleOps:
 
     def _runner_of(self, part: GraphPartition, name: str) -> PartitionRunner:
         converted = converter.onnx_from_partition(part.module, self._registry, name, upcast=self._options.upcast)
-        runner = runner_from_model(
-            part,
-            converter.proto_from_model(converted.model, converted.output_types),
-            {"permutations": converted.output_permutations},
-            self._options,
-            UNRECORDED,
-            weight_inputs=frozenset(),
-            inference=False,
+        factory = SessionFactory(
+            partition=part,
+            model=converter.proto_from_model(converted.model, converted.output_types),
+            permutations=converted.output_permutations,
+            options=self._options,
             alternates=True,
             work=0,
         )
+        runner = PartitionRunner(factory, UNRECORDED)
         runner.prepare([None] * len(part.inputs))
         return runner
 
