@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from ortlens.backend.runtime import runner
+from ortlens.backend.runtime import weights
 from tests.fuzz.minimise import smallest
 from tests.fuzz.oracle import judge
 from tests.fuzz.program import Program, program, script
@@ -146,7 +146,7 @@ def every_change(kind: str, templates: Sequence[str] = (*CHANGES, *OF_PARAMETERS
 
 def lived(program: Program) -> Verdict:
     """Judge a life in which weights stay frozen however often they change."""
-    with mock.patch.object(runner, "_MAX_REFREEZES", sys.maxsize):
+    with mock.patch.object(weights, "_MAX_REFREEZES", sys.maxsize):
         return judge(program)
 
 

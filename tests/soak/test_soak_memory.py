@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ortlens import Lens, OrtBackend
-from ortlens.backend.runtime import runner
+from ortlens.backend.runtime import weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_a_leak_would_be_seen() -> None:
 @pytest.mark.parametrize(("freezing", "assign"), [("as often as it takes", False), ("as often as it takes", True), ("as shipped", False)])
 def test_weights_loaded_again_and_again(monkeypatch: pytest.MonkeyPatch, freezing: str, assign: bool) -> None:  # noqa: FBT001 - torch's name
     if freezing == "as often as it takes":
-        monkeypatch.setattr(runner, "_MAX_REFREEZES", 10**9)
+        monkeypatch.setattr(weights, "_MAX_REFREEZES", 10**9)
     model, x, backend = net(), torch.randn(3, SIZE), OrtBackend()
     compiled = torch.compile(model, backend=backend)
 
@@ -72,7 +72,7 @@ def test_weights_loaded_again_and_again(monkeypatch: pytest.MonkeyPatch, freezin
 
 
 def test_two_models_that_take_turns_in_one_compiled_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_MAX_REFREEZES", 10**9)
+    monkeypatch.setattr(weights, "_MAX_REFREEZES", 10**9)
     models, x = [net(), net()], torch.randn(3, SIZE)
     compiled = [torch.compile(model, backend="ortlens") for model in models]
 
@@ -85,7 +85,7 @@ def test_two_models_that_take_turns_in_one_compiled_graph(monkeypatch: pytest.Mo
 
 
 def test_sessions_for_fixed_sizes_when_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_MAX_REFREEZES", 10**9)
+    monkeypatch.setattr(weights, "_MAX_REFREEZES", 10**9)
     model = net()
     compiled = torch.compile(model, backend=OrtBackend({"export_options": {"dynamic_shapes": False}}), dynamic=True)
 
