@@ -16,8 +16,8 @@ from onnx import TensorProto as T
 from onnx import helper
 
 import ortlens
-from ortlens.backend.freeze.model_file import read_model, refuse_unsafe
 from ortlens.errors import OrtLensError, UsageError
+from ortlens.model_file import read_model, refuse_unsafe
 from tests.hostile.models import judged_model, models, mutated_model
 
 if TYPE_CHECKING:

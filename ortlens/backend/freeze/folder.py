@@ -15,11 +15,12 @@ import onnx
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
+from ortlens import model_file
 from ortlens._files import whole_folder
 from ortlens.backend.deploy import signature
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.deploy.signature import ConstantLeaf, json_from_signature
-from ortlens.backend.freeze import loader, model_file
+from ortlens.backend.freeze import loader
 from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
 from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
 from ortlens.backend.lowering.exported import keys_of

@@ -26,9 +26,9 @@ import onnxruntime
 
 if __package__:
     from ortlens.backend.deploy.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
-    from ortlens.backend.freeze.model_file import read_model, refuse_unsafe
     from ortlens.backend.runtime.processor import exact_products
     from ortlens.errors import CaptureError, SessionError, UsageError
+    from ortlens.model_file import read_model, refuse_unsafe
 else:  # beside a saved model, without ortlens
     from model_file import read_model, refuse_unsafe  # type: ignore[import-not-found,no-redef]  # exists there only
     from processor import exact_products  # type: ignore[import-not-found,no-redef]  # likewise

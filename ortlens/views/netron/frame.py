@@ -23,9 +23,10 @@ from ortlens._optional import require
 from ortlens._os_errors import with_clear_os_errors
 from ortlens._versions import SupportedRange, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
+from ortlens.model_file import WireError
 from ortlens.units import counted
 from ortlens.views.markup import policy, render, script_source
-from ortlens.views.netron.slim import SlimModel, WireError, slim_model
+from ortlens.views.netron.slim import SlimModel, slim_model
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from ortlens.views.netron.slim import BYTES, FIXED32, FIXED64, KEPT_TENSOR_BYTES, VARINT, WireError, field_bytes, fields, slim_model
+from ortlens.model_file import BYTES, FIXED32, FIXED64, VARINT, WireError, fields
+from ortlens.views.netron.slim import KEPT_TENSOR_BYTES, field_bytes, slim_model
 from tests.recorded import recorded
 from tests.unit.views.onnx_models import everything
 

@@ -1,16 +1,20 @@
-"""What an ONNX model reads and calls, from its bytes alone: a walk over protobuf's wire format. Standard library only.
+"""ONNX models as bytes, read without the onnx package, and what a model reads and calls. Standard library only.
 
 ONNX Runtime trusts a model: one that names a file elsewhere is followed in some versions, and functions that call each other too often
 exhaust its memory or its stack. So a model from a stranger is checked here before ONNX Runtime gets it.
 
-Source: `onnx.proto` of ONNX 1.19, whose field numbers never change. `save` copies this file beside the models.
+`Frozen.save` copies this file beside its models.
+
+Source:
+    "Encoding", Protocol Buffers documentation: a message is a run of tags, each a varint of number and type, and values. Numbers of fields
+    are those of onnx.proto3 (onnx 1.19), which never change.
 """
 
 from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 Function: TypeAlias = tuple[str, str, str]
 """Domain, name and overload."""
 
-_INNER = {
+INSIDE = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
@@ -26,17 +30,77 @@ _INNER = {
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "entry"},
 }
 """Kind of message -> field -> kind of message in it, as far as tensors and nodes are concerned."""
+_INNER = {**INSIDE, "tensor": {13: "entry"}}
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # how a field is written; of a tag the last three bits
+_FIXED = {FIXED64: 8, FIXED32: 4}
+_MAX_VARINT_BYTES = 10  # 64 bits, seven at a time
 _NODE = (7, 4, 8)  # fields of domain, operator and overload
 _FUNCTION = (10, 1, 13)  # likewise of a function: domain, name and overload
 _DEEPEST = 100  # messages in each other, as protobuf allows
 _DEEPEST_CALLS = 256  # functions that call each other: ONNX Runtime ends with a segmentation fault somewhere above a thousand
 _MOST_NODES = 200_000  # that functions may expand to; a large language model has tens of thousands
-_VARINT_BITS = 64
 _LONGEST_NUMBER = 19  # digits of 64 bits
 _MEMORY = "*/_ORT_MEM"  # how ONNX Runtime marks the address of a tensor in its own process
+
+
+class WireError(ValueError):
+    """The bytes are no message: cut off, or not of this format at all."""
+
+
+class Field(NamedTuple):
+    """A field of a message: its number, how it is written, the number of a varint or else bytes, and tag and value to be copied."""
+
+    number: int
+    kind: int
+    value: int | memoryview
+    raw: memoryview
+
+    @property
+    def content(self) -> memoryview:
+        """The value of a message or text."""
+        if isinstance(self.value, int) or self.kind != BYTES:
+            raise WireError(f"field {self.number} is a number where a message or text belongs")
+        return self.value
+
+
+def fields(message: bytes | memoryview) -> Iterator[Field]:
+    """Yield the fields of a message in order; one that is cut off, or of a type that nothing writes any more, raises `WireError`."""
+    data, at = memoryview(message), 0
+    while at < len(data):
+        start = at
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        length = _FIXED.get(kind, 0)
+        if kind in (VARINT, BYTES):
+            length, at = _varint(data, at)
+        elif not length:
+            raise WireError(f"byte {at}: unknown field type {kind}")
+        if kind == VARINT:
+            yield Field(number, kind, length, data[start:at])
+            continue
+        if at + length > len(data):
+            raise WireError(f"byte {at}: {length:,} bytes expected, {len(data) - at:,} left")
+        yield Field(number, kind, data[at : at + length], data[start : at + length])
+        at += length
+
+
+def text_of(content: bytes | memoryview) -> str:
+    """Read a text; what is no UTF-8 in it is replaced."""
+    return bytes(content).decode("utf-8", "replace")
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    result = 0
+    for shift in range(_MAX_VARINT_BYTES):
+        if at + shift >= len(message):
+            raise WireError(f"byte {at}: the data ends inside a number")
+        byte = message[at + shift]
+        result |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows
+            return result, at + shift + 1
+    raise WireError(f"byte {at}: a number of more than {_MAX_VARINT_BYTES} bytes")
 
 
 @dataclass(slots=True)
@@ -136,17 +200,13 @@ def _walk(data: memoryview, kind: str, found: ModelFile, calls: list[Function], 
     elif kind == "node":
         calls.append(_named(data, _NODE))
     entries: dict[str, str] = {}
-    for number, value in _fields(data):
-        inner = _INNER[kind].get(number)
-        if inner is None:
-            continue
-        if value is None:
-            raise ValueError(f"field {number} of a {kind} is no message")
+    for given in fields(data):
+        inner = _INNER[kind].get(given.number)
         if inner == "entry":
-            key, text = _texts(value, (1, 2))
+            key, text = _texts(given.content, (1, 2))
             entries[key] = text
-        else:
-            _walk(value, inner, found, calls, depth + 1)
+        elif inner is not None:
+            _walk(given.content, inner, found, calls, depth + 1)
     if entries:
         found.external.append(entries)
 
@@ -156,42 +216,7 @@ def _named(data: memoryview, fields: tuple[int, int, int]) -> Function:
     return ("" if domain == "ai.onnx" else domain, name, overload)
 
 
-def _texts(data: memoryview, fields: tuple[int, ...]) -> list[str]:
+def _texts(data: memoryview, numbers: tuple[int, ...]) -> list[str]:
     """Return the texts of fields: the last of those given twice, as in protobuf, and an empty one for a missing field."""
-    given = {number: value for number, value in _fields(data) if value is not None and number in fields}
-    return [bytes(given.get(number, b"")).decode("utf-8", "replace") for number in fields]
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None]]:
-    """Yield number and content of each field; None for one without a length."""
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
-        number, wire = tag >> 3, tag & 7
-        if wire == 2:  # noqa: PLR2004 - a length and as many bytes
-            size, place = _varint(data, place)
-            if size > len(data) - place:
-                raise ValueError("a field is longer than its message")
-            yield number, data[place : place + size]
-            place += size
-            continue
-        if wire == 0:
-            _, place = _varint(data, place)
-        elif wire in (1, 5):
-            place += 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"wire type {wire} is not known")
-        if place > len(data):
-            raise ValueError("the message is cut off")
-        yield number, None
-
-
-def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while place < len(data) and shift < _VARINT_BITS:
-        byte = data[place]
-        value |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:  # noqa: PLR2004 - the last byte of a number
-            return value, place
-    raise ValueError("a number is cut off")
+    given = {each.number: each.content for each in fields(data) if each.number in numbers and each.kind == BYTES}
+    return [text_of(given.get(number, b"")) for number in numbers]
