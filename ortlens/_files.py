@@ -7,8 +7,6 @@ on the disk, and moved. What was there before stays until then. A folder is made
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import os
 import secrets
 import shutil
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import BinaryIO
 
 
@@ -84,26 +82,20 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, *, mark: str, replace: bool = False) -> Iterator[Path]:
-    """Yield a new folder beside `path` to put files in, and move it there whole or not at all.
+def whole_folder(path: Path, *, mark: str) -> Iterator[Path]:
+    """Yield a new folder beside `path`, which must not exist, or must be empty, to put files in; move it there whole or not at all.
 
-    Without `replace`, `path` must not exist, or must be empty. Replacing is one step on Linux; elsewhere there is no folder for an instant.
-    A kill may leave a hidden folder, the old one or the new one: one that has `mark`, written last and removed first, has everything.
+    A kill may leave a hidden folder: one that has `mark`, written last and removed first, has everything.
     """
-    made, old = temp_sibling(path), temp_sibling(path)
+    made = temp_sibling(path)
     try:
         made.mkdir()
         yield made
-        if not path.exists():
-            made.rename(path)
-        elif replace:
-            _swap(made, path, old)
-        else:
+        if path.exists():
             path.rmdir()
-            made.rename(path)
+        made.rename(path)
     finally:
         _remove(made, mark)
-        _remove(old, mark)
 
 
 def _remove(folder: Path, mark: str) -> None:
@@ -112,30 +104,3 @@ def _remove(folder: Path, mark: str) -> None:
     except OSError:
         return  # with the mark in it, nothing else may go
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _swap(new: Path, path: Path, old: Path) -> None:
-    exchange = _exchange()
-    if exchange is not None and exchange(_HERE, os.fsencode(new), _HERE, os.fsencode(path), _EXCHANGE) == 0:
-        return
-    path.rename(old)
-    try:
-        new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-
-
-_HERE = -100  # AT_FDCWD of fcntl.h: names are as for any other call
-_EXCHANGE = 2  # RENAME_EXCHANGE of stdio.h
-
-
-@functools.cache
-def _exchange() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Find Linux's `renameat2`, which exchanges two folders and which Python does not offer; None where there is no such call."""
-    try:
-        function = ctypes.CDLL(None).renameat2
-    except (AttributeError, OSError, TypeError):  # another C library, another system, Windows
-        return None
-    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return function

@@ -240,7 +240,7 @@ def _take_back_the_capture(options: argparse.Namespace) -> None:
     if options.capture is None and options.json not in (None, STDOUT):
         options.capture, options.json = options.json, STDOUT
     if options.capture is None:
-        raise UsageError("check needs a CAPTURE: a file or folder that lens.save() or another command wrote")
+        raise UsageError("check needs a CAPTURE: a file that lens.save() or another command wrote")
 
 
 def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | None, rows: tuple[VerdictRow, ...]) -> None:

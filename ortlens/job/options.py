@@ -107,7 +107,7 @@ class Option:
 _MODELS = "explain bench tune bisect"
 _LINE, _MAGICS = "%ortlens", "%ortlens %%ortlens"
 _TARGET = "an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too"
-_CAPTURE = "a file or folder that lens.save() or another command wrote"
+_CAPTURE = "a file that lens.save() or another command wrote"
 _TABLES = ", ".join(TABLES)
 _MANY: Mapping[str, Any] = {"nargs": "+", "default": []}
 _REPEATED: Mapping[str, Any] = {"action": "append", "default": []}

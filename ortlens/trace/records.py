@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Phase: TypeAlias = Literal["inference", "forward", "backward"]
 ReasonCode: TypeAlias = Literal[

@@ -423,7 +423,7 @@ class CaptureView(ABC):
         """Write the capture to a file that `ortlens.load` reads back, without torch or ONNX Runtime.
 
         Args:
-            path: The file, as `run.ortlens`; a folder when the name ends otherwise.
+            path: The file, as `run.ortlens`.
 
         Returns:
             The absolute path of the file.

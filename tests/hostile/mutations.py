@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import random
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import CaptureError
 from ortlens.trace import store
+from ortlens.trace.journal import SAVED
 from ortlens.views.text import summary
+from tests.unit.trace.strategies import entries_in, journal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,32 +92,25 @@ def _odd_json(value: Any, chance: random.Random) -> Any:  # noqa: ANN401 - parse
 
 
 def _forged(data: bytes, chance: random.Random) -> bytes:
-    """A capture with one value changed and every digest right, as somebody who knows the format would make it."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(members.pop("manifest.json"))
-    name = chance.choice([*members, "manifest.json"])
-    if name == "manifest.json":
-        manifest = _odd_json(manifest, chance)
-    elif name.endswith(".json"):
-        members[name] = json.dumps(_odd_json(json.loads(members[name]), chance)).encode()
-    else:
-        changed = bytearray(members[name])
+    """A capture with one value changed and every checksum right, as somebody who knows the format would make it."""
+    entries = entries_in(data)
+    at = chance.randrange(len(entries))
+    entry, held = entries[at]
+    if "table" in entry and chance.random() < 0.9:
+        held = json.dumps(_odd_json(json.loads(held), chance)).encode()
+    elif "attach" in entry and held and chance.random() < 0.5:
+        changed = bytearray(held)
         chance.choice(BYTES)(changed, chance)
-        members[name] = bytes(changed)
-    if name != "manifest.json":
-        manifest["members"][name] = {"bytes": len(members[name]), "sha256": hashlib.sha256(members[name]).hexdigest()}
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("manifest.json", json.dumps(manifest))
-        for member, held in members.items():
-            archive.writestr(member, held)
-    return made.getvalue()
+        held = bytes(changed)
+    else:
+        entry = _odd_json(entry, chance)
+    entries[at] = entry, held
+    return journal_of((each, bytes_of) if isinstance(each, dict) else (each, b"") for each, bytes_of in entries)
 
 
 def mutated(data: bytes, chance: random.Random) -> tuple[bytes, bool]:
     """Damage a file."""
-    if data.startswith(b"PK") and chance.random() < 0.5:
+    if chance.random() < 0.5:
         return _forged(data, chance), True
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 3))):
@@ -150,7 +142,7 @@ def judged(path: Path, data: bytes, *, forged: bool, original: bytes) -> Verdict
         return Verdict("slow")
     if any(char != "\n" and not char.isprintable() for char in text):
         return Verdict("unsafe", repr(text[:200]))
-    if not forged and data.startswith(b"PK"):
+    if not forged and original.startswith(SAVED):  # of a journal that grew, what is cut off is missing
         path.write_bytes(original)
         if store.load(path) != loaded:
             return Verdict("changed", "a damaged file loads as another capture")

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import warnings
-import zipfile
 import zlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,9 @@ import torch
 
 import ortlens
 from ortlens.cli.entry import main
+from ortlens.trace.journal import SAVED
 from ortlens.trace.schema import FORMATS
+from tests.unit.trace.strategies import entries_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,7 +220,6 @@ def _write_all(lens: ortlens.Lens, out: Path, args: tuple[Any, ...]) -> None:
     lens.report(out / "report.html")
     lens.report(out / "redacted.html", redact=True)
     saved = lens.save(out / "run.ortlens")
-    lens.save(out / "folder")
     partition = lens.partitions.partition_id.iloc[0]
     lens.repro(partition, out / "repro", args=args, source=True)
     compared = lens.compare(lens)
@@ -253,9 +253,8 @@ def places_of(secret: str, texts: dict[str, str]) -> dict[str, str]:
 def _unpacked(path: Path) -> str:
     """Everything in a file, what is packed included, as text with a character per byte."""
     data = path.read_bytes()
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            data = b"\n".join(archive.read(name) for name in archive.namelist())
+    if data.startswith(SAVED):
+        data = b"\n".join([data, *(held for _, held in entries_in(data))])
     parts = [data]
     for found in re.findall(rb">([A-Za-z0-9+/=]{100,})<", data):
         packed = base64.b64decode(found)

@@ -92,7 +92,6 @@ def checked(saved: Path, target: Path) -> None:
 
 WRITERS: dict[str, tuple[str, Callable[[ortlens.Lens, Path, Path], object]]] = {
     "save": ("run.ortlens", lambda lens, at, _: lens.save(at)),
-    "save a folder": ("run", lambda lens, at, _: lens.save(at)),
     "report": ("run.html", lambda lens, at, _: lens.report(at)),
     "repro": ("repro", lambda lens, at, _: lens.repro("p0", at)),
     "repro with values": ("repro", lambda _, at, __: fresh().repro("p0", at, args=(X,), real_inputs=True, weights=True)),
@@ -102,7 +101,7 @@ WRITERS: dict[str, tuple[str, Callable[[ortlens.Lens, Path, Path], object]]] = {
     "export": ("tables", lambda lens, at, _: lens.export(at, "csv", replace=True)),
     "check": ("check.json", lambda _, at, saved: checked(saved, at)),
 }
-FULL_AT = [*((writer, 300) for writer in WRITERS), *((writer, 2500) for writer in ("save a folder", "repro", "frozen", "export"))]
+FULL_AT = [*((writer, 300) for writer in WRITERS), *((writer, 2500) for writer in ("repro", "frozen", "export"))]
 OVER_OLD = sorted(WRITERS.keys() - {"repro", "repro with values", "frozen"})
 
 
@@ -148,7 +147,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_ours(writer: str, lens: o
         write(lens, tmp_path / "file" / name, saved)
 
 
-@pytest.mark.parametrize("writer", ["save", "report", "export_onnx", "netron", "check", "save a folder", "repro", "frozen"])
+@pytest.mark.parametrize("writer", ["save", "report", "export_onnx", "netron", "check", "repro", "frozen"])
 def test_a_name_may_be_as_long_as_the_file_system_allows(writer: str, lens: ortlens.Lens, tmp_path: Path) -> None:
     name, write = WRITERS[writer]
     stem, dot, ending = name.partition(".")
@@ -158,7 +157,7 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(writer: str, lens: ortl
     assert (tmp_path / long).exists()
 
 
-@pytest.mark.parametrize("writer", ["save a folder", "repro", "frozen"])
+@pytest.mark.parametrize("writer", ["repro", "frozen"])
 def test_the_mark_of_a_folder_is_written_last(writer: str, lens: ortlens.Lens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, write = WRITERS[writer]
     marks: list[str] = []
@@ -211,28 +210,19 @@ def test_a_dump_over_another_is_whole_or_the_old_one(synced: int, tmp_path: Path
     assert all(data != before[name] for name, data in contents(tmp_path).items())
 
 
-def save_for_ever(target: Path, way: str) -> None:
-    if way == "renames":
-        vars(_files)["_exchange"] = lambda: None
+def save_for_ever(target: Path) -> None:
     made = [replace(small_capture(), name=name, attachments={"models/m0.onnx": name.encode() * 20000}) for name in ("one", "two")]
     while True:
         for capture in made:
             store.save(capture, target)
 
 
-@pytest.mark.parametrize(("name", "way"), [("run.ortlens", ""), ("run", ""), ("run", "renames")])
-def test_a_kill_leaves_the_old_or_the_new(name: str, way: str, tmp_path: Path) -> None:
-    times = 5
-    target, chance, gone = tmp_path / name, random.Random(times), 0  # noqa: S311 - when to kill is no secret
+def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    target, chance = tmp_path / "run.ortlens", random.Random(5)  # noqa: S311 - when to kill is no secret
     store.save(small_capture(), target)
-    for _ in range(times):
-        child = in_a_fork(lambda: save_for_ever(target, way))
+    for _ in range(5):
+        child = in_a_fork(lambda: save_for_ever(target))
         time.sleep(chance.uniform(0.01, 0.06))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        if not target.exists():  # between two renames, where no system call exchanges folders; both are whole beside
-            gone += 1
-            whole = [path for path in tmp_path.iterdir() if (path / "manifest.json").is_file()]
-            whole[0].rename(target)
         assert store.load(target).name in {"one", "two", small_capture().name}
-    assert gone <= (times / 4 if way or sys.platform != "linux" else 0)

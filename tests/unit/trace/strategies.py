@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from ortlens.trace import journal
 from ortlens.trace.records import Capture, Record
 from ortlens.trace.schema import FIGURES, TABLES, Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hypothesis.strategies import SearchStrategy
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 2**53 + 1])
@@ -67,3 +72,20 @@ def small_capture() -> Capture:
     """One record in every table, and one attachment."""
     tables: dict[str, Any] = {name: (_filled(table),) for name, table in TABLES.items()}
     return Capture(name="small", environment={"torch": "2.13"}, attachments={"models/m0.onnx": b"onnx" * 50}, **tables)
+
+
+def entries_in(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    """The entries of a journal, each with its bytes unpacked."""
+    found, at = [], data.index(b"\n") + 1
+    while at < len(data):
+        length = int(data[at : at + 8], 16)
+        text, _, held = data[at + 18 : at + 18 + length].partition(b"\n")
+        entry = json.loads(text)
+        found.append((entry, zlib.decompress(held) if entry.pop("size", None) else held))
+        at += 18 + length + 1
+    return found
+
+
+def journal_of(entries: Iterable[tuple[Any, bytes]]) -> bytes:
+    """A journal of entries, as somebody who knows the format would make it."""
+    return journal.SAVED + b"".join(journal.packed_entry(entry, held) if held else journal.framed_entry(entry) for entry, held in entries)

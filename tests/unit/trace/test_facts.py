@@ -1,4 +1,4 @@
-"""Figures as named texts: what old captures hold becomes figures, and what is no figure stays text."""
+"""Figures as named texts, and numbers that cannot be."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.analysis.roofline import roofs, usable_cores
 from ortlens.analysis.speed import call_pace, spread_of
-from ortlens.trace.facts import facts_of, figures_from_facts
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Capture, Figures, MachinePeak, SideResult
+from tests.facts import figures_from_facts
 from tests.unit.views.sample_captures import SAMPLES
 
 FACTS = {
@@ -50,22 +51,6 @@ def test_facts_are_figures_and_back() -> None:
     figures, environment = figures_from_facts(FACTS)
     assert (figures, environment) == (FIGURES, {"version_torch": "2.13"})
     assert facts_of(Capture(environment=environment, figures=figures)) == FACTS
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        *(("uncompiled_ns", text) for text in ("", "-5", "9" * 16, "nonsense", "1.5", "²")),
-        *(("ledger_spread", text) for text in ("", "nan", "1e999", "-inf", "nonsense")),
-        *(("ledger_compiling", text) for text in ("-1", "nan", "1e999", "many", "")),
-        ("cpu_bfloat16", "perhaps"),
-        ("peak_flops_float32_threads_1", "nan"),
-        ("peak_bytes_threads_99999", "1e9"),
-        *(("bench_ortlens", text) for text in ("", "call_ns=1e9 <script>", "call_ns=1 ratio=1.2.3 low=1 high=1 same")),
-    ],
-)
-def test_what_is_no_figure_stays_text(name: str, text: str) -> None:
-    assert figures_from_facts({name: text}) == (Figures(), {name: text})
 
 
 @pytest.mark.parametrize("number", [-1, 0, -(2**63), 2**63 - 1, float("nan"), float("inf"), -float("inf")])

@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import functools
-import io
-import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -18,9 +16,6 @@ from torch.nn import functional
 import ortlens
 from ortlens import _torch
 from ortlens.backend.lowering import whole_operators
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 with _torch.tracing_cuda() as _is_possible:
     pass
@@ -36,12 +31,11 @@ def operands(heads: int = HEADS, rows: int = ROWS) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(BATCH, some, length, SIZE) for some, length in shapes)
 
 
-def planned(function: Any, *args: torch.Tensor, folder: Path) -> tuple[list[str], list[torch.Tensor]]:
+def planned(function: Any, *args: torch.Tensor) -> tuple[list[str], list[torch.Tensor]]:
     """Plan a function for CUDA, and run the model on the CPU; returns its operators and its results."""
     with torch.no_grad():
         lens = ortlens.explain(function, dry_run=True, device="cuda")(*args)
-    with zipfile.ZipFile(io.BytesIO(lens.save(folder / "planned.ortlens").read_bytes())) as saved:
-        model = onnx.load_from_string(saved.read("models/m0.onnx"))
+    model = onnx.load_from_string(lens.captured().attachments["models/m0.onnx"])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     given = {value.name: tensor.numpy() for value, tensor in zip(session.get_inputs(), args, strict=True)}
     return [node.op_type for node in model.graph.node], [torch.from_numpy(made) for made in session.run(None, given)]
@@ -61,21 +55,21 @@ def planned(function: Any, *args: torch.Tensor, folder: Path) -> tuple[list[str]
     ],
     ids=["plain", "scaled", "causal", "boolean", "infinities", "of one key", "of one row", "of each head"],
 )
-def test_numbers_are_pytorchs(mask: torch.Tensor | None, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_numbers_are_pytorchs(mask: torch.Tensor | None, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_operators, "_MANY_SCORES", 1)
     attend: Any = functools.partial(functional.scaled_dot_product_attention, **settings)
     given = operands() if mask is None else (*operands(), mask)
-    kinds, (made,) = planned(attend, *given, folder=tmp_path)
+    kinds, (made,) = planned(attend, *given)
     assert kinds.count("MultiHeadAttention") == 1
     assert "Softmax" not in kinds
     torch.testing.assert_close(made, attend(*given), atol=2e-6, rtol=2e-6)
 
 
-def test_grouped_heads_and_other_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_grouped_heads_and_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_operators, "_MANY_SCORES", 1)
     attend: Any = functools.partial(functional.scaled_dot_product_attention, enable_gqa=True)
     given = (*operands(heads=2, rows=9), torch.rand(ROWS, 9) < 0.5)
-    kinds, (made,) = planned(attend, *given, folder=tmp_path)
+    kinds, (made,) = planned(attend, *given)
     assert "MultiHeadAttention" in kinds
     torch.testing.assert_close(made, attend(*given), atol=2e-6, rtol=2e-6)
 
