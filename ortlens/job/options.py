@@ -261,7 +261,7 @@ OPTIONS = (
     Option(
         "--json",
         f"{_MODELS} demo doctor show report export merge compare survey",
-        "print the answer as JSON, with what a schema describes",
+        "print the answer as JSON",
     ),
     Option("--json", "watch", "print the figures alone, one line of JSON whenever they change"),
     Option("--json", "run", "write the overview, and what to do, as JSON; stdout is the program's", "FILE"),
