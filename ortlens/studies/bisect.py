@@ -7,7 +7,7 @@ others. Where versions of PyTorch differ, each makes its own models.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -212,9 +212,8 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
 
 
 def _row(side: _Side, row: SideResult) -> BisectedSide:
-    known = {item.name: getattr(row, item.name) for item in fields(row)}
     more = {"versions": side.versions, "provider": side.settings.provider, "level": side.settings.level}
-    return BisectedSide(**known | more | side.found)
+    return BisectedSide(**asdict(row) | more | side.found)
 
 
 def _sides(axes: Axes, folder: Path) -> list[_Side]:

@@ -20,7 +20,7 @@ from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from ortlens.studies.environments import HERE
-from ortlens.trace.records import SideResult
+from ortlens.trace.records import SideResult, same
 from ortlens.views.table import brief_columns, table
 from ortlens.views.wording import clipped
 
@@ -141,15 +141,7 @@ def measured(
 
 
 def _result(side: Side, base: Sequence[int], own: Sequence[int] | None) -> SideResult:
-    row = SideResult(
-        way=side.name,
-        verdict="unmeasured",
-        status=side.status,
-        note=side.note,
-        first_ns=side.first_ns,
-        max_abs=side.max_abs,
-        peak_bytes=side.peak_bytes,
-    )
+    row = SideResult(way=side.name, verdict="unmeasured", **same(side, "status", "note", "first_ns", "max_abs", "peak_bytes"))
     if not own:
         return row
     timing = AbTiming(base, own)

@@ -207,7 +207,8 @@ class _Tuning:
         self._trials.append(Trial(**known, option=candidate.option, value=candidate.value, verified=verified, chosen=chosen))
 
     def _against(self, base: LocalSide, other: LocalSide) -> SideResult:
-        return measured((base, other), most=_MOST_ROUNDS, is_over=self._budget.is_over)[1]
+        sides = (base, other) if other.runs else (other,)  # nothing is timed against what could not start
+        return measured(sides, most=_MOST_ROUNDS, is_over=self._budget.is_over)[-1]
 
 
 def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Candidate]:

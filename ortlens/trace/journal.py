@@ -203,7 +203,6 @@ class Entries:
     head: dict[str, Any] = field(default_factory=dict)  # name, backend and environment
     tables: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of a saved capture
     attachments: dict[str, bytes] = field(default_factory=dict)  # likewise
-    attached: int = 0  # attachments, replaced ones included
     stats: dict[tuple[str | None, str | None], RunStats] = field(default_factory=dict)  # by session id and graph id: figures over all calls
     runs: list[r.Run] = field(default_factory=list)  # the calls that were kept
     eager: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # by graph id: calls and time of its nodes in PyTorch
@@ -243,7 +242,12 @@ class Entries:
         return replace(made, runs=runs, findings=findings, created=_time_text(self.at))
 
     def hold(self, entry: Mapping[str, Any], data: bytes, limit: int) -> bytes:
-        """Unpack the bytes of an entry, within what is left of all limits."""
+        """Return the bytes of an entry, of a saved capture unpacked, within what is left of all limits.
+
+        A journal that grows is never packed. It may replace its attachments as often as it likes: what is held is no more than the file.
+        """
+        if not self.is_saved and "size" not in entry:
+            return data
         size = entry.get("size", len(data))
         if type(size) is not int or size < 0:
             raise CaptureError("the size of an entry is no number")
@@ -392,16 +396,15 @@ def _keep_table(entries: Entries, entry: dict[str, Any], data: bytes) -> None:
 
 
 def _keep_attachment(entries: Entries, name: str, data: bytes) -> None:
-    entries.attached += 1
-    if entries.attached > MAX_ATTACHMENTS:
-        raise CaptureError(f"there are more than {MAX_ATTACHMENTS} attachments")
     check_names((name,))
     if not entries.is_saved:
         entries.recorder.attach(name, data)
-    elif name in entries.attachments:
+        return
+    if name in entries.attachments:
         raise CaptureError(f"attachment {name!r}: the name occurs twice")
-    else:
-        entries.attachments[name] = data
+    if len(entries.attachments) >= MAX_ATTACHMENTS:
+        raise CaptureError(f"there are more than {MAX_ATTACHMENTS} attachments")
+    entries.attachments[name] = data
 
 
 def _keep_calls(entries: Entries, entry: dict[str, Any]) -> None:

@@ -78,15 +78,15 @@ def path(closed: tuple[bytes, Capture], tmp_path: Path) -> Path:
     return tmp_path / "run.journal"
 
 
-def test_a_closed_journal_holds_all_that_the_lens_held(path: Path, closed: tuple[bytes, Capture]) -> None:
+def test_a_closed_journal_holds_all_of_its_lens(path: Path, closed: tuple[bytes, Capture], monkeypatch: pytest.MonkeyPatch) -> None:
+    # It may replace attachments as often as it likes: the limits are those of a saved capture.
+    monkeypatch.setattr(journal, "MAX_ATTACHMENTS", len(closed[1].attachments) - 1)
     held, loaded = closed[1], ortlens.load(path).captured()
-    assert loaded.findings == held.findings
+    assert (loaded.findings, loaded.attachments) == (held.findings, held.attachments)
     for name in set(TABLES) - {"runs", "ledger"}:  # the ledger is drawn up by the lens
         assert rows(loaded, name) == rows(held, name), name
-    assert held.runs
     assert held.fallbacks
-    assert len(loaded.runs) == len(held.runs)
-    assert loaded.attachments == held.attachments
+    assert len(loaded.runs) == len(held.runs) > 0
     assert (loaded.name, loaded.backend, loaded.environment) == (held.name, held.backend, held.environment)
 
 

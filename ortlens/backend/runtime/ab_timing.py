@@ -84,7 +84,7 @@ def take_turns(
     Makes `fewest` rounds, and up to `most` until the time is over; `tell` hears of each. Returns what each way returned, a value per round.
     """
     readings: list[list[Reading]] = [[] for _ in ways]
-    for number in range(most):
+    for number in range(most if ways else 0):
         if number >= fewest and is_over():
             break
         places = range(len(ways))

@@ -91,10 +91,11 @@ class GraphView:
         pairs = zip(self.nodes, made.graph.node, strict=True)
         read = set(self.returned)
         nodes = used_nodes([*first, *(new for node, copy in pairs for new in change(node, copy))], read)
-        kept = [tensor for tensor in (*made.graph.initializer, *constants) if tensor.name in read]
-        del made.graph.node[:], made.graph.initializer[:]
+        del made.graph.node[:]
         made.graph.node.extend(nodes)
-        made.graph.initializer.extend(kept)
+        for place in reversed([place for place, tensor in enumerate(made.graph.initializer) if tensor.name not in read]):
+            del made.graph.initializer[place]  # the others are not copied again
+        made.graph.initializer.extend(tensor for tensor in constants if tensor.name in read)
         if domain and all(entry.domain != domain for entry in made.opset_import):
             made.opset_import.append(onnx.helper.make_opsetid(domain, 1))
         return made

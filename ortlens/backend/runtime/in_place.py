@@ -74,6 +74,8 @@ def with_memory_of_inputs(
 ) -> list[Output]:
     """Let contiguous outputs of fixed shape take the memory of inputs, by `updates_of`, where that is proved to be right."""
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
+    if not alike:
+        return list(outputs)
     graph = GraphView(model)
     safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
     made = list(outputs)

@@ -28,6 +28,7 @@ def test_a_side_that_fails_in_some_round_is_a_row_and_the_next_one_the_base() ->
     first, second = measured(sides, most=10, is_over=lambda: False)
     assert (first.status, first.note, first.verdict) == ("failed", "RuntimeError: no more", "unmeasured")
     assert (second.status, second.verdict, second.rounds) == ("ok", "reference", 10)
+    assert measured(sides[:1], most=10, is_over=lambda: False) == (first,), "where no side runs, its reason is left"
 
 
 def test_the_table_and_its_conclusion() -> None:
