@@ -21,7 +21,7 @@ from measure import Row, Table, parser_for, report, start
 
 import ortlens
 from ortlens.analysis.speed import AbTiming
-from ortlens.backend.runtime.ab_timing import clocked, take_turns
+from ortlens.backend.basis.ab_timing import clocked, take_turns
 
 _GOAL = 1 / 20
 _VALUES = 50

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime import ab_timing
+from ortlens.backend.basis import ab_timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

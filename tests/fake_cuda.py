@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime import _ort, cuda, devices, session
+from ortlens import _ort
+from ortlens.backend.runtime import cuda, devices, session
 
 if TYPE_CHECKING:
     import pytest

@@ -17,8 +17,8 @@ from ortlens._shell import progress
 from ortlens.backend import whole_graph
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.basis.gc_paused import gc_paused
+from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.compile_context import MAX_PLANS
-from ortlens.backend.conversion.node_provenance import node_names
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of

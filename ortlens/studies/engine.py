@@ -16,7 +16,7 @@ import torch
 from ortlens import _torch
 from ortlens._shell import progress
 from ortlens.analysis.speed import MIN_ROUNDS, AbTiming
-from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
+from ortlens.backend.basis.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from ortlens.studies.environments import HERE

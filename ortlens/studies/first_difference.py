@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import torch
 
-from ortlens.backend.conversion.node_provenance import captured, used_nodes
+from ortlens.backend.basis.node_provenance import captured, used_nodes
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.studies.bisect_run import read_values, write_values
 from ortlens.studies.programs import save

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend.runtime import ab_timing
+from ortlens.backend.basis import ab_timing
 from ortlens.lens.measuring import ledger_pass, measurement, observed, probes
 from ortlens.lens.observing import machine_peaks
 from ortlens.lens.profiling import device_trace, kernels

@@ -12,7 +12,7 @@ import torch
 
 import ortlens
 from ortlens.analysis.memory import memory
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of
 from tests.integration.marked_lines import line_of
 
 if TYPE_CHECKING:

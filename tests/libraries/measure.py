@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 import ortlens
 from ortlens.analysis.problems.stream import problems_of
-from ortlens.backend.runtime.ab_timing import clocked, compare
+from ortlens.backend.basis.ab_timing import clocked, compare
 from ortlens.views.sentences import problem_sentence
 from tests.integration import two_ranks
 from tests.libraries.models import MODELS, RANKS, declare_torchvision

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Library -> the one file or package of ortlens that may touch its private names.
 HOMES = {
     "torch": Path("ortlens/_torch"),
-    "onnxruntime": Path("ortlens/backend/runtime/_ort.py"),
+    "onnxruntime": Path("ortlens/_ort.py"),
     "onnxscript": Path("ortlens/backend/conversion/optimize.py"),
 }
 NOWHERE = ("onnx", "onnx_ir")  # libraries whose private names no file touches

@@ -26,8 +26,8 @@ import onnxscript.rewriter
 
 from ortlens import _torch
 from ortlens.backend.basis import pass_runner
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY, merge_provenance
 from ortlens.backend.basis.pass_runner import Pass, run_passes
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, merge_provenance
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
 
 if TYPE_CHECKING:

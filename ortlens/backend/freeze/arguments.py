@@ -11,10 +11,10 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 
 from ortlens import _torch
+from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code
 from ortlens.backend.deploy.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.backend.freeze.questions import LayoutQuestions, is_asked_by_model
 from ortlens.backend.lowering.exported import paths_of, state_value
-from ortlens.backend.lowering.provenance import StackFrame, innermost, is_model_code
 from ortlens.backend.lowering.whole_operators import recurrent_results_known
 from ortlens.errors import UsageError
 

@@ -10,7 +10,8 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import attention, fused_attention, provenance, reductions, whole_operators
+from ortlens.backend.basis import provenance
+from ortlens.backend.lowering import attention, fused_attention, reductions, whole_operators
 from ortlens.backend.lowering.kernel_strides import suggested_format
 from ortlens.backend.lowering.type_promotion import fits
 

@@ -15,8 +15,8 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
+from ortlens.backend.basis.provenance import input_name, layout_text, user_line
 from ortlens.backend.lowering import fused_attention, whole_operators
-from ortlens.backend.lowering.provenance import input_name, layout_text, user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
 

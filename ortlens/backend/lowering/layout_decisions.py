@@ -18,7 +18,7 @@ import torch.fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
-from ortlens.backend.lowering import provenance
+from ortlens.backend.basis import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend.basis import pass_runner
+from ortlens.backend.basis import pass_runner, provenance
 from ortlens.backend.basis.pass_runner import Pass, PassError, run_passes, texts_of
-from ortlens.backend.lowering import attention, buffer_writes, provenance, storage_windows, type_promotion
+from ortlens.backend.lowering import attention, buffer_writes, storage_windows, type_promotion
 from ortlens.backend.lowering.returned_views import base_of, writes_argument
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
+from ortlens.backend.basis import provenance
 from ortlens.backend.basis.memory_order import laid_out, order_from_strides
-from ortlens.backend.lowering import attention, fused_attention, provenance
+from ortlens.backend.lowering import attention, fused_attention
 from ortlens.backend.lowering.kernel_strides import suggested_format
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens._versions import SupportedRange, installed
-from ortlens.backend.lowering import provenance
+from ortlens.backend.basis import provenance
 from ortlens.backend.partitioning.rules import Call
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import decompositions, provenance, whole_operators
+from ortlens.backend.basis import provenance
+from ortlens.backend.lowering import decompositions, whole_operators
 from ortlens.backend.partitioning import kernel_times
 from ortlens.backend.partitioning.rules import Call, Rule, by_target, first_reason
 from ortlens.units import time_from_ns

@@ -15,11 +15,11 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.basis import provenance
 from ortlens.backend.basis.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
-from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.decompositions import is_known_at_run_time
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument

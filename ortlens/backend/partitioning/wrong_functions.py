@@ -15,13 +15,13 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
+from ortlens.backend.basis import provenance
 from ortlens.backend.basis.adaptive_windows import MOST_WINDOWS
 from ortlens.backend.conversion.functions import numbers
 from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
 from ortlens.backend.conversion.functions.pooling import rounds_down
 from ortlens.backend.conversion.functions.quotients import is_short_integer_power
 from ortlens.backend.conversion.functions.reductions import MOST_PRODUCTS
-from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import may_raise
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types, refused_booleans
 from ortlens.backend.partitioning.rules import Call, Rule, by_target, first_reason, tensor_of

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import torch
 
+from ortlens import _ort
 from ortlens.backend.basis.memory_order import inverse_order
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY, INFERRED_KEY
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY
-from ortlens.backend.runtime import _ort, devices
+from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.graph_view import GraphView
 
 if TYPE_CHECKING:

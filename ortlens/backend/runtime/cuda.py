@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens import _torch
+from ortlens import _ort, _torch
 from ortlens.analysis.speed import WORTH_APART
-from ortlens.backend.conversion.node_provenance import subgraphs_of
-from ortlens.backend.runtime import _ort
-from ortlens.backend.runtime.ab_timing import clocked, compare_briefly
+from ortlens.backend.basis.ab_timing import clocked, compare_briefly
+from ortlens.backend.basis.node_provenance import subgraphs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime import _ort, cuda
+from ortlens import _ort
+from ortlens.backend.runtime import cuda
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:

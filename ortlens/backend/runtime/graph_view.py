@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from ortlens.backend.conversion.node_provenance import captured, used_nodes
+from ortlens.backend.basis.node_provenance import captured, used_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

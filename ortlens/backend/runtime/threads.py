@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.lowering import provenance
+from ortlens.backend.basis import provenance
 from ortlens.backend.partitioning import kernel_times
 from ortlens.backend.partitioning.rules import Call
 

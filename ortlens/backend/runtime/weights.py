@@ -19,10 +19,9 @@ import onnx
 import torch
 import torch.fx
 
-from ortlens import _torch
+from ortlens import _ort, _torch
 from ortlens.backend.basis.memory_order import span
-from ortlens.backend.conversion.node_provenance import captured
-from ortlens.backend.runtime import _ort
+from ortlens.backend.basis.node_provenance import captured
 from ortlens.backend.runtime.devices import kind_of
 from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
 

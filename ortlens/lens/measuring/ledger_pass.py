@@ -39,7 +39,7 @@ from ortlens.analysis.ledger import (
     middle_half,
 )
 from ortlens.analysis.speed import AbTiming
-from ortlens.backend.runtime.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
+from ortlens.backend.basis.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
 from ortlens.lens.observing.watching import around_calls, unlogged
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard

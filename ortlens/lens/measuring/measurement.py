@@ -25,8 +25,8 @@ from ortlens.analysis.memory import peak_of
 from ortlens.analysis.problems.calls import is_costly_to_enter
 from ortlens.analysis.problems.movement import LARGE_OUTPUTS
 from ortlens.analysis.problems.stream import findings_of
+from ortlens.backend.basis.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime import cuda
-from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.binding import TRIALS
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring import probes

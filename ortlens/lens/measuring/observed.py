@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime.ab_timing import clocked, waiting_for
+from ortlens.backend.basis.ab_timing import clocked, waiting_for
 from ortlens.lens.observing.watching import PartitionRun, around_calls, around_runs
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ortlens.analysis.problems.calls import UNGUARDED_STEPS
 from ortlens.analysis.problems.catalogue import option_lines, remedy
 from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.analysis.problems.stream import RULES, findings_of
-from ortlens.backend.runtime.ab_timing import clocked, compare, compare_briefly, waiting_for
+from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, waiting_for
 from ortlens.lens.measuring.observed import instead, observe
 from ortlens.lens.observing.watching import around_runs, uncounted, uncounted_eager, variant_of
 from ortlens.trace import records as r

@@ -32,8 +32,8 @@ from ortlens.analysis.problems.catalogue import SENTENCES
 from ortlens.analysis.problems.rewrites import chosen_name, is_one_truth, line_to_try
 from ortlens.analysis.speed import AbTiming
 from ortlens.analysis.timing import own_code_ns, price_of
+from ortlens.backend.basis.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
 from ortlens.backend.graph import CompiledGraph
-from ortlens.backend.runtime.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
 from ortlens.lens.observing.watching import unlogged

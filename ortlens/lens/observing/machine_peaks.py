@@ -160,7 +160,7 @@ def _fastest(session: Any, example: np.ndarray[Any, Any]) -> int:
 
 def _best(run: Callable[[], object], *on: Any) -> int:
     """Time the shortest run; the devices of the tensors `on` are waited for."""
-    from ortlens.backend.runtime.ab_timing import clocked, take_turns, waiting_for  # it loads torch: as above
+    from ortlens.backend.basis.ab_timing import clocked, take_turns, waiting_for  # it loads torch: as above
 
     timed = clocked(run, waiting_for(*on))
     timed()

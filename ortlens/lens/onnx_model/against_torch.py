@@ -9,9 +9,8 @@ import numpy as np
 import onnxruntime
 import torch
 
-from ortlens import _torch
+from ortlens import _ort, _torch
 from ortlens.analysis.problems.catalogue import remedy
-from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import Input

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlens import _ort
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import heap_bytes
-from ortlens.backend.runtime import _ort
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 from ortlens.lens.onnx_model.sessions import SessionChoice, choice_from, new_session, run, runner_of

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
+from ortlens import _ort
 from ortlens.analysis.problems.catalogue import refusal_words
-from ortlens.backend.conversion.node_provenance import graphs_of, iter_nodes, opsets_of, subgraphs_of
-from ortlens.backend.runtime import _ort
+from ortlens.backend.basis.node_provenance import graphs_of, iter_nodes, opsets_of, subgraphs_of
 from ortlens.lens.onnx_model.source import bits_of, operator, opset_of
 from ortlens.trace import records as r
 

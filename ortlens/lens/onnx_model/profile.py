@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortlens import _ort
 from ortlens._shell import progress
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, iter_nodes
-from ortlens.backend.runtime import _ort
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.graph_records import MODEL, record_kernel_placement
 from ortlens.lens.onnx_model.sessions import FATAL, new_session, runner_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlens.backend.basis.node_provenance import iter_nodes
 from ortlens.backend.basis.options import OrtBackendOptions
-from ortlens.backend.conversion.node_provenance import iter_nodes
 from ortlens.backend.runtime.optimizers import breaking
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.signature import described

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from ortlens.backend.conversion.node_provenance import graphs_of, iter_nodes, subgraphs_of
+from ortlens.backend.basis.node_provenance import graphs_of, iter_nodes, subgraphs_of
 from ortlens.errors import UsageError
 from ortlens.lens.profiling.kernel_records import LARGE, leave_out
 from ortlens.model_file import read_model, refuse_unsafe

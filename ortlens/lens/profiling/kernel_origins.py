@@ -15,7 +15,7 @@ import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ortlens.backend.conversion import node_provenance
+from ortlens.backend.basis import node_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

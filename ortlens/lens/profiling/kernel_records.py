@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ortlens import _ort
 from ortlens.analysis.roofline import CPU
-from ortlens.backend.conversion import node_provenance
-from ortlens.backend.runtime import _ort
+from ortlens.backend.basis import node_provenance
 from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.trace import records as r
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortlens import _ort
 from ortlens._shell import progress
-from ortlens.backend.runtime import _ort
-from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
+from ortlens.backend.basis.ab_timing import no_wait, waiting_for
 from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.observing.watching import around_runs, shadow_session_of, uncounted

@@ -16,8 +16,8 @@ from torch._subclasses import FakeTensorMode
 
 import ortlens
 from ortlens import _torch
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY
 from ortlens.backend.conversion import converter
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import type_promotion
 from tests.unit.backend.graphs import aten, traced

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, FX_NODES_KEY, INFERRED_KEY, iter_nodes, provenance_of
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY, FX_NODES_KEY, INFERRED_KEY, iter_nodes, provenance_of
 from ortlens.lens.profiling import kernel_origins
 
 if TYPE_CHECKING:

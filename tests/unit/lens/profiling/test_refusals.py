@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from onnx import parser
 
-from ortlens.backend.runtime import _ort
-from ortlens.backend.runtime._ort import ListedKernel
+from ortlens import _ort
+from ortlens._ort import ListedKernel
 from ortlens.lens.profiling.kernel_records import with_copies, with_refusals
 from ortlens.lens.profiling.profiles import ProfiledKernel
 from ortlens.trace.records import Kernel

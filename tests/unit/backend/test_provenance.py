@@ -12,8 +12,8 @@ import torch.fx
 
 import ortlens
 from ortlens import _torch
-from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.provenance import StackFrame, innermost
+from ortlens.backend.basis import provenance
+from ortlens.backend.basis.provenance import StackFrame, innermost
 from tests.unit.backend.graphs import aten, node_named, traced
 
 OWN = StackFrame("/home/ada/model.py", 3, "forward")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ortlens.analysis.speed import AbTiming
-from ortlens.backend.runtime import ab_timing
-from ortlens.backend.runtime.ab_timing import clocked, clocked_often, compare, take_turns, waiting_for
+from ortlens.backend.basis import ab_timing
+from ortlens.backend.basis.ab_timing import clocked, clocked_often, compare, take_turns, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
-        monkeypatch.setattr("ortlens.backend.runtime.ab_timing.time.perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr("ortlens.backend.basis.ab_timing.time.perf_counter_ns", lambda: self.now)
 
     def way(self, *takes: int) -> Callable[[], int]:
         left = list(takes)

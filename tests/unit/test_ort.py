@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 
-from ortlens.backend.runtime import _ort
+from ortlens import _ort
 
 TENSORS = (torch.tensor([True, False]), torch.arange(4.0), torch.ones(2, dtype=torch.bfloat16), torch.tensor(3), torch.zeros(0, 3))
 
