@@ -102,7 +102,8 @@ class OrtBackend:
         started = time.perf_counter_ns()
         from ortlens import _torch
         from ortlens.backend.basis.gc_paused import gc_paused
-        from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, only_updates, unrolled
+        from ortlens.backend.basis.provenance import needs_gradient
+        from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, only_updates, unrolled
 
         loading_ns = time.perf_counter_ns() - started
         trains = needs_gradient(example_inputs)
@@ -247,7 +248,7 @@ def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None, pha
     if recorder is None:
         return
     from ortlens import _torch
-    from ortlens.backend.lowering.entry import count_ops
+    from ortlens.backend.basis.provenance import count_ops
     from ortlens.backend.recording.reporter import GraphReporter
 
     with lens_guard(recorder, "recording a graph"):

@@ -21,7 +21,7 @@ from ortlens.analysis.ledger import StepReading
 from ortlens.backend.basis.ab_timing import no_wait, waiting_for
 from ortlens.backend.basis.provenance import StackFrame, innermost
 from ortlens.backend.freeze.frozen import Frozen
-from ortlens.backend.runtime import devices
+from ortlens.backend.observed import graphs_of, provider_of
 from ortlens.errors import UsageError
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
@@ -117,7 +117,7 @@ def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
         result = lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
         if trials is not None:
             with lens_guard(lens.compilations.recorder, "timing what would avoid graph breaks"):
-                changed = trials.time(fast, again, lens.live_graphs())
+                changed = trials.time(fast, again, graphs_of(lens.compilations.recorder))
         return result
     finally:
         uncompiled_calls = plain.made if plain is not None else 0
@@ -186,7 +186,7 @@ def _ended(error: Exception) -> r.Finding:
 @contextlib.contextmanager
 def _planned_for(places: Iterable[torch.device], lens: Lens, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """Note the providers of devices beside the CPU; without a GPU, let CUDA be traced nevertheless, and note what the plan lacks."""
-    kinds = {place.type: devices.kind_of(place).provider for place in places if place.type != "cpu"}
+    kinds = {place.type: provider_of(place) for place in places if place.type != "cpu"}
     recorder = lens.compilations.recorder
     recorder.note(planned_for=tuple(sorted(filter(None, kinds.values()))))
     if "cuda" not in kinds or torch.cuda.is_available():

@@ -17,7 +17,7 @@ from ortlens.analysis.generation import with_roles
 from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.analysis.problems.advice import advised
 from ortlens.backend.api import OrtBackend
-from ortlens.backend.lowering.entry import count_ops
+from ortlens.backend.basis.provenance import count_ops
 from ortlens.errors import UsageError
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.deploy.export import ExportedModel
     from ortlens.backend.freeze.frozen import Frozen
-    from ortlens.backend.graph import CompiledGraph
     from ortlens.trace.recorder import Recorder
 
 _CHANGES_OBJECTS = "it changes Python objects, which may be constants then"
@@ -204,10 +203,6 @@ class Lens(CaptureView):
         """Call the first callable that was compiled through this lens; raises UsageError if there is none, or only a dry run was made."""
         return self._targets.call(args, kwargs)
 
-    def live_graphs(self) -> tuple[CompiledGraph, ...]:
-        """The graphs of our backend that were compiled through this lens, oldest first, including those that a recompile replaced."""
-        return self._targets.graphs()
-
     def captured(self) -> r.Capture:
         """Take a snapshot of everything recorded so far.
 
@@ -258,7 +253,7 @@ class Lens(CaptureView):
         measurement = Measurement(
             recorder=self._recorder,
             watch=self._watch,
-            graphs=self.live_graphs,
+            graphs=self._targets.graphs,
             originals=self.compilations.originals if self._ort is not None else None,
             steps=self._targets.steps,
             captured=self.captured,

@@ -14,8 +14,7 @@ from ortlens._process import usable_cores
 from ortlens._shell import progress
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions
-from ortlens.backend.runtime import devices
-from ortlens.backend.runtime.processor import exact_products
+from ortlens.backend.observed import is_sized, session_options
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.lens.explain_torch import Generating, is_generate
 from ortlens.lens.freeze import freeze
@@ -219,7 +218,7 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
     if flipped is False:  # else there are no constants to pack
         found.append(_setting("prepack_weights", not given.prepack_weights))
     found.append(_setting("preallocate_output", not given.preallocate_output))
-    if any(devices.kind_of(tensor.device).calls is not None for tensor in tensors):
+    if any(is_sized(tensor) for tensor in tensors):
         found.append(_setting("cuda_graph", given.cuda_graph is not True))
     if given.min_partition_nodes > 1:
         found.append(_setting("min_partition_nodes", 1))
@@ -252,15 +251,7 @@ def _with_channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
     """Yield session options with other threads than ortlens chooses."""
-    import onnxruntime
-
     for count in sorted({1, torch.get_num_threads(), usable_cores()}):
         for spinning in (True, False) if count > 1 else (False,):
-            made = onnxruntime.SessionOptions()
-            made.log_severity_level = 4
-            for entry in exact_products():
-                made.add_session_config_entry(*entry)
-            made.intra_op_num_threads = count
-            made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
             text = f"intra_op_num_threads={count}" + ("" if count == 1 else ", spinning" if spinning else ", sleeping")
-            yield text, made
+            yield text, session_options(count, spinning=spinning)

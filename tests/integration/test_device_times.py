@@ -119,7 +119,7 @@ class FakeDevice:
 
 def test_observed_graphs_and_partitions_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(monkeypatch)
-    item = observed.ObservedPartition(runner=None, graph=None, identity=None)  # type: ignore[arg-type]  # none is looked at
+    item = observed.Ran[Any](subject=None)
     observed._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
     assert device.events == ["wait", "call", "wait"]
     device.events.clear()

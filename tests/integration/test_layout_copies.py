@@ -53,7 +53,7 @@ def test_no_turn_is_left_where_an_output_lies_as_its_input_does() -> None:
     x = torch.rand(4, 8, 64, 64).to(memory_format=torch.channels_last)
     result = torch.compile(doubled, backend=lens)(x)
     assert result.is_contiguous(memory_format=torch.channels_last)
-    runner = lens.live_graphs()[0].runners[0]
+    runner = lens._targets.graphs()[0].of.runners[0]
     assert [value.name for value in runner.sessions[0].session.get_inputs()] == ["arg0_1.as_it_lies"]
     assert [value.shape for value in runner.sessions[0].session.get_inputs()] == [[4, 64, 64, 8]]
 
@@ -68,6 +68,6 @@ def test_an_output_that_is_reshaped_last_is_written_in_place() -> None:
     fast = torch.compile(reshaped_last, backend=lens)
     for made, expected in zip(fast(x, w), reshaped_last(x, w), strict=True):
         assert_same(made, expected)
-    (runner,) = lens.live_graphs()[0].runners
+    (runner,) = lens._targets.graphs()[0].of.runners
     assert [value.shape for value in runner.sessions[0].session.get_outputs()][:2] == [[6, 4], [6, 4]]
     assert_same(fast(x + 1, w)[2], reshaped_last(x + 1, w)[2])

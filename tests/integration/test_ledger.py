@@ -222,8 +222,8 @@ def test_a_partition_that_went_back_to_pytorch_is_eager() -> None:
     net = small_net()
     fast = torch.compile(net, backend=lens)
     fast(X)
-    (graph,) = lens.live_graphs()
-    (runner,) = graph.runners
+    (graph,) = lens._targets.graphs()
+    (runner,) = graph.of.runners
     inputs = tuple(node.meta["val"].new_zeros(node.meta["val"].shape) for node in runner.partition.inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -55,11 +55,11 @@ def test_profiling_leaves_the_answer_and_the_log_of_calls_alone() -> None:
     x = torch.randn(3, 8)
     lens = explained(model, x)
     before = int(lens.sessions.calls.sum())
-    executed = lens.live_graphs()[0].session_calls()
+    executed = lens._targets.graphs()[0].of.session_calls()
     profiled(lens, x)
     assert int(lens.sessions.calls.sum()) == before + 1
     assert len(lens.runs) == before + 1
-    assert lens.live_graphs()[0].session_calls() == executed + 1
+    assert lens._targets.graphs()[0].of.session_calls() == executed + 1
     with torch.no_grad():
         torch.testing.assert_close(lens.call_target((x,), {}), model(x))
         next(model.parameters()).fill_(1.0)

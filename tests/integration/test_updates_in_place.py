@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +12,11 @@ from ortlens import Lens
 from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding
 from ortlens.errors import SessionError
-from ortlens.lens.observing.watching import around_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedPartition
 
 
 def stepped(compiled: Callable[..., Any]) -> tuple[nn.Module, Callable[[], Any]]:
@@ -31,7 +29,7 @@ def stepped(compiled: Callable[..., Any]) -> tuple[nn.Module, Callable[[], Any]]
     return net, compiled(optimiser.step)
 
 
-def reused(runner: PartitionRunner, call: Callable[[], object]) -> int:
+def reused(partition: ObservedPartition, call: Callable[[], object]) -> int:
     """How many outputs of a run lie where an input does."""
     found: list[int] = []
 
@@ -40,8 +38,7 @@ def reused(runner: PartitionRunner, call: Callable[[], object]) -> int:
         found.append(len({output.data_ptr() for output in outputs} & {arg.data_ptr() for arg in args}))
         return outputs
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(around_runs(runner, around))
+    with partition.around(around):
         call()
     (count,) = found
     return count
@@ -56,8 +53,8 @@ def test_an_optimiser_updates_weights_and_state_in_place() -> None:
         plain_step()
         step()
         torch.testing.assert_close(list(net.parameters()), list(plain.parameters()))
-    (runner,) = (runner for graph in lens.live_graphs() for runner in graph.runners)
-    assert reused(runner, step) == len(runner.partition.outputs) == 4 * 4
+    (partition,) = (partition for graph in lens._targets.graphs() for partition in graph.partitions())
+    assert reused(partition, step) == len(partition.part.outputs) == 4 * 4
 
 
 class Counter(nn.Module):
@@ -101,9 +98,9 @@ def test_a_buffer_is_updated_where_it_lies_if_nothing_reads_the_old_value(kind: 
         torch.testing.assert_close((made, module.total), (expected, plain.total))
         kept.append((made, made.clone()))
     assert all(torch.equal(*pair) for pair in kept) == (in_place is not None)  # what is the buffer changes with it
-    (runner,) = (runner for graph in lens.live_graphs() for runner in graph.runners)
+    (partition,) = (partition for graph in lens._targets.graphs() for partition in graph.partitions())
     if in_place is not None:
-        assert reused(runner, lambda: fast(torch.ones(4))) == in_place
+        assert reused(partition, lambda: fast(torch.ones(4))) == in_place
 
 
 def test_a_frozen_weight_that_a_session_updates_in_place_is_noticed() -> None:
@@ -200,12 +197,12 @@ ROWS = [
 def test_a_session_writes_rows_of_a_cache_where_they_lie(kind: type[Rows], count: int, length: int, dtype: torch.dtype) -> None:
     module, plain = kind(length, dtype), kind(length, dtype)
     lay, lens = module.rows.data_ptr(), steps_of(module, plain, count)
-    (runner,) = (runner for graph in lens.live_graphs() for runner in graph.runners)
+    (partition,) = (partition for graph in lens._targets.graphs() for partition in graph.partitions())
     assert lens.captured().fallbacks == ()
     assert [node.node for node in lens.captured().nodes if node.in_place] == ["index_put"]
     fast = torch.compile(module, backend=lens)
     with torch.no_grad():
-        assert reused(runner, lambda: fast(torch.rand(2, 4, count, 64), torch.arange(count))) == 1
+        assert reused(partition, lambda: fast(torch.rand(2, 4, count, 64), torch.arange(count))) == 1
     assert module.rows.data_ptr() == lay
 
 

@@ -193,7 +193,7 @@ def test_a_partition_that_went_back_to_pytorch_is_not_called_right() -> None:
     x = torch.rand(3)
     with torch.no_grad():
         lens = ortlens.explain(lambda x: x.sin() * 2, calls=1)(x)
-        (runner,) = lens.live_graphs()[0].runners
+        (runner,) = lens._targets.graphs()[0].of.runners
         for _ in range(3):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

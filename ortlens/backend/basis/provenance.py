@@ -259,3 +259,20 @@ def attribute_of(node: torch.fx.Node) -> object:
         return None
     found: object = operator.attrgetter(str(node.target))(owner)
     return found
+
+
+def needs_gradient(inputs: Sequence[Any]) -> bool:
+    """Tell whether calls are part of a training step: gradients are enabled and some input requires one."""
+    import torch
+
+    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+
+
+def operations(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """List the calls of functions, methods and modules in a Dynamo graph."""
+    return [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+
+
+def count_ops(module: torch.fx.GraphModule) -> int:
+    """Count the operations of a Dynamo graph."""
+    return len(operations(module))

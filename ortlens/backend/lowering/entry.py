@@ -15,7 +15,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
-from ortlens.backend.basis.provenance import input_name, layout_text, user_line
+from ortlens.backend.basis.provenance import count_ops, input_name, layout_text, needs_gradient, operations, user_line
 from ortlens.backend.lowering import fused_attention, whole_operators
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
@@ -221,21 +221,6 @@ def _alike(first: Any, second: Any) -> bool:
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
     # As text: to compare symbolic sizes themselves would add guards.
     return both and layout_text(first) == layout_text(second)
-
-
-def needs_gradient(inputs: Sequence[Any]) -> bool:
-    """Tell whether calls are part of a training step: gradients are enabled and some input requires one."""
-    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
-
-
-def operations(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """List the calls of functions, methods and modules in a Dynamo graph."""
-    return [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-
-
-def count_ops(module: torch.fx.GraphModule) -> int:
-    """Count the operations of a Dynamo graph."""
-    return len(operations(module))
 
 
 _MOST_OPERATIONS, _MOST_OF_A_LINE = 10_000, 1_000

@@ -14,9 +14,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ortlens import _torch
 from ortlens.backend.basis.error_text import LOWERED_WITHOUT
 from ortlens.backend.basis.memory_order import last_place, needs_restride
-from ortlens.backend.basis.provenance import user_line
+from ortlens.backend.basis.provenance import count_ops, user_line
 from ortlens.backend.lowering.checks import UNSAID_WRITES
-from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unique_names, unrolled
+from ortlens.backend.lowering.entry import LoweredGraph, unique_names, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.reductions import for_all_sizes
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views

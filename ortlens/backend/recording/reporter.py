@@ -11,7 +11,7 @@ from ortlens._shell import display_name
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.backend.basis import provenance
-from ortlens.backend.lowering.entry import operations
+from ortlens.backend.basis.provenance import operations
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
 from ortlens.backend.recording.weight_changes import changed_at

@@ -40,7 +40,7 @@ from ortlens.analysis.ledger import (
 )
 from ortlens.analysis.speed import AbTiming
 from ortlens.backend.basis.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
-from ortlens.lens.observing.watching import around_calls, unlogged
+from ortlens.backend.observed import unlogged
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.runlog import CAPACITY
@@ -48,7 +48,7 @@ from ortlens.trace.runlog import CAPACITY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.observed import ObservedGraph
     from ortlens.lens.dynamo.listener import DynamoWatch
     from ortlens.trace.recorder import Recorder
 
@@ -77,7 +77,7 @@ class LedgerPass:
 
     recorder: Recorder
     watch: DynamoWatch
-    graphs: Callable[[], tuple[CompiledGraph, ...]]
+    graphs: Callable[[], tuple[ObservedGraph, ...]]
     steps: list[StepReading] | None = None  # takes the calls of a model inside `generate`, if the target is such a method
     wait: Callable[[], None] = field(default_factory=waiting_for)  # waits for the devices of the target
     compiling: int = 0  # calls that compiled something, which are not comparable
@@ -95,7 +95,7 @@ class LedgerPass:
         return Work(
             compiled=len(self.watch.started) + self.recorder.count(r.Graph),
             created=self.recorder.ids_given("s"),
-            attempts=sum(runner.attempts for graph in self.graphs() for runner in graph.runners),
+            attempts=sum(partition.attempts for graph in self.graphs() for partition in graph.partitions()),
         )
 
     def measure(
@@ -152,12 +152,12 @@ class LedgerPass:
         result, made = None, 0
         while made < max_calls:
             known, graphs = self.work(), self.graphs()
-            inputs = [node.meta.get("val") for graph in graphs for node in graph.lowered.module.graph.find_nodes(op="placeholder")]
+            inputs = [node.meta.get("val") for graph in graphs for node in graph.lowered.graph.find_nodes(op="placeholder")]
             self.wait = waiting_for(inputs, result)
             with contextlib.ExitStack() as clocks:
                 for graph in graphs:
-                    if graph.context.reporter is not None and graph.is_prepared:
-                        clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
+                    if graph.graph_id is not None and graph.is_prepared:
+                        clocks.enter_context(graph.around(self._clock(graph.graph_id)))
                 while made < max_calls and self.work() == known:
                     if uncompiled is not None and made % _TURN_GENERATING == _TURN_GENERATING - 1:
                         self._generate_uncompiled(uncompiled)

@@ -26,13 +26,10 @@ from ortlens.analysis.problems.calls import is_costly_to_enter
 from ortlens.analysis.problems.movement import LARGE_OUTPUTS
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.backend.basis.ab_timing import clocked, compare_briefly, waiting_for
-from ortlens.backend.runtime import cuda
-from ortlens.backend.runtime.binding import TRIALS
-from ortlens.backend.runtime.program import eager_nodes
+from ortlens.backend.observed import CUDA, FIRST_RUNS, WeightChanged, uncounted_eager
 from ortlens.lens.measuring import probes
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
-from ortlens.lens.measuring.observed import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
-from ortlens.lens.observing.watching import WeightChanged, around_runs, shadow_session_of, uncounted, uncounted_eager
+from ortlens.lens.measuring.observed import as_entered, instead, observe, timed
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
 
@@ -41,9 +38,9 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.ledger import StepReading
     from ortlens.analysis.speed import AbTiming
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
     from ortlens.lens.dynamo.listener import DynamoWatch
+    from ortlens.lens.measuring.observed import Ran
     from ortlens.trace.recorder import Recorder
 
 
@@ -74,7 +71,7 @@ class Measurement:
 
     recorder: Recorder
     watch: DynamoWatch
-    graphs: Callable[[], tuple[CompiledGraph, ...]]  # those that are compiled now
+    graphs: Callable[[], tuple[ObservedGraph, ...]]  # those that are compiled now
     originals: Mapping[str | None, torch.fx.GraphModule] | None  # Dynamo's, by compile id; None where the backend is not ours
     steps: list[StepReading] | None  # calls of the model inside the `generate` that is measured
     captured: Callable[[], r.Capture]  # the capture so far
@@ -156,15 +153,15 @@ _KNOWN_OPERATORS = ("aten", "prims", "prim", "_operator", "math")
 
 def time_against_torch(
     recorder: Recorder,
-    graphs: Iterable[CompiledGraph],
+    graphs: Iterable[ObservedGraph],
     originals: Mapping[str | None, torch.fx.GraphModule],
     call: Callable[[], Any],
 ) -> Any:
     """Call the target once and return its result; record the times of what it ran, in both ways. `originals` are Dynamo's graphs."""
     entered, ran, result = observe(graphs, call)
     trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], AbTiming | None]]] = [
-        *((r.Graph, item.graph_id, partial(_whole, item, originals)) for item in entered),
-        *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in ran),
+        *((r.Graph, str(item.subject.graph_id), partial(_whole, item, originals)) for item in entered),
+        *((r.Partition, str(item.subject.partition_id), partial(_alone, item)) for item in ran),
     ]
     with (
         lens_guard(recorder, "timing a partition against PyTorch"),
@@ -181,9 +178,9 @@ def time_against_torch(
                     ort_ns, torch_ns = compared.least_ns
                     recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
         deadline = time.perf_counter_ns() + ALL_NS
-        for part in ran:
+        for item in ran:
             if time.perf_counter_ns() < deadline:
-                _note_kept(recorder, part)
+                _note_kept(recorder, item)
     return result
 
 
@@ -192,21 +189,21 @@ MUCH_MEMORY = 32 << 20
 _MOST_COPIED = 1 << 30  # bytes of weights that a second session may pack once more
 
 
-def _note_kept(recorder: Recorder, part: ObservedPartition) -> None:
+def _note_kept(recorder: Recorder, ran: Ran[ObservedPartition]) -> None:
     """Measure what a session keeps for activations, on a second one like it: nothing reports that of the one in use."""
-    runner, info = part.runner, part.runner.sessions[-1]
-    nodes = [row for row in recorder.records(r.Node) if row.partition_id == part.identity.partition_id]
-    is_dear = max(info.create_ns, part.ns // part.count) > ALL_NS // 2 or (info.held_bytes or 0) > _MOST_COPIED
+    partition, info = ran.subject, ran.subject.latest
+    nodes = [row for row in recorder.records(r.Node) if row.partition_id == partition.partition_id]
+    is_dear = max(info.create_ns, ran.ns // ran.count) > ALL_NS // 2 or (info.held_bytes or 0) > _MOST_COPIED
     if is_dear or peak_of(nodes, ()).bytes < MUCH_MEMORY or info.providers[:1] != ("CPUExecutionProvider",):
         return
-    values = runner.factory.with_copies(part.values)
-    shadow = shadow_session_of(runner, values, lambda _: contextlib.nullcontext())
-    if shadow is None or (before := heap_bytes()) is None:
+    values = partition.with_copies(ran.values)
+    twin = partition.twin(values)
+    if twin is None or (before := heap_bytes()) is None:
         return
-    run = uncounted(runner, shadow.session)
-    for _ in range(TRIALS + 1):  # the first runs of sizes that vary give their memory back; then all activations are in one block
+    run = partition.uncounted(twin.session)
+    for _ in range(FIRST_RUNS):
         run(*values)
-    recorder.amend(r.Session, shadow.session_id, kept_bytes=max((heap_bytes() or 0) - before, 0))
+    recorder.amend(r.Session, twin.session_id, kept_bytes=max((heap_bytes() or 0) - before, 0))
 
 
 def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Callable[[], Any] | None) -> None:
@@ -228,7 +225,7 @@ def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Ca
 
 def note_fresh_memory(recorder: Recorder) -> None:
     """Measure what fresh memory costs in the sizes of the largest result, where results are large and in the host's memory."""
-    elsewhere = {session.partition_id for session in recorder.records(r.Session) if cuda.PROVIDER in session.providers}
+    elsewhere = {session.partition_id for session in recorder.records(r.Session) if CUDA in session.providers}
     made = (row for row in recorder.records(r.Node) if row.is_output and row.partition_id not in (None, *elsewhere))
     size = max((row.output_bytes or 0 for row in made), default=0)
     if not LARGE_OUTPUTS <= size <= _MOST_COPIED:
@@ -242,26 +239,25 @@ def note_fresh_memory(recorder: Recorder) -> None:
     recorder.note(fresh_mib_ns=max(fresh_ns - again_ns, 0) / (size >> 20))
 
 
-def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:
+def _alone(ran: Ran[ObservedPartition], budget_ns: int) -> AbTiming | None:
     """Time a partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
-    runner, values = part.runner, part.runner.factory.with_copies(part.values)
-    nodes = timed(runner.partition.module, values)
+    partition, values = ran.subject, ran.subject.with_copies(ran.values)
+    nodes = timed(partition.part.module, values)
     try:
         nodes()
     except RuntimeError:
         return None
-    return compare_briefly(timed(_updating(runner), values), nodes, budget_ns)
+    return compare_briefly(timed(_updating(partition), values), nodes, budget_ns)
 
 
-def _updating(runner: PartitionRunner) -> Callable[..., tuple[Any, ...]]:
+def _updating(partition: ObservedPartition) -> PartitionRun:
     """Return a function that runs a partition as usual, with updates in place, but uncounted."""
-    session = runner.sessions[-1].session
-    return uncounted(runner, session, outputs=runner.factory.outputs_in_place(session, runner.weights.frozen))
+    return partition.uncounted(partition.latest.session, updates=True)
 
 
-def _whole(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphModule], budget_ns: int) -> AbTiming | None:
+def _whole(item: Ran[ObservedGraph], originals: Mapping[str | None, torch.fx.GraphModule], budget_ns: int) -> AbTiming | None:
     """Time a compiled graph against Dynamo's graph. Both work on copies of the inputs that they write to."""
-    original, graph, mutated = _original(item, originals), item.graph, item.graph.lowered.mutated
+    original, graph, mutated = _original(item, originals), item.subject, item.subject.mutated
     if original is None:
         return None
     args = list(item.values)
@@ -281,22 +277,22 @@ def _whole(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphMod
 
     wait = waiting_for(args)
     with contextlib.ExitStack() as stack:
-        for runner in (runner for runner in graph.runners if runner.sessions and not runner.is_lost):  # PyTorch runs the others
-            stack.enter_context(around_runs(runner, instead(_updating(runner))))
+        for partition in (partition for partition in graph.partitions() if partition.is_single):  # PyTorch runs the others
+            stack.enter_context(partition.around(instead(_updating(partition))))
         ways = (clocked(compiled, wait), clocked(lambda: original(*aliases), wait))
         ours, theirs = (_from(way, args, entered, advancing) for way in ways)
         return compare_briefly(ours, theirs, budget_ns)
 
 
-def _original(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphModule]) -> torch.fx.GraphModule | None:
+def _original(item: Ran[ObservedGraph], originals: Mapping[str | None, torch.fx.GraphModule]) -> torch.fx.GraphModule | None:
     """Find Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
-    lowered, found = item.graph.lowered, originals.get(item.graph.lowered.compile_id)
-    sure = all(len(runner.sessions) <= 1 for runner in item.graph.runners)  # of one per size, it is not known which one runs
-    if found is None or lowered.phase != "inference" or not item.graph.runners or not sure or _torch.holds_transforms(found):
+    graph, found, partitions = item.subject, originals.get(item.subject.compile_id), item.subject.partitions()
+    sure = all(len(partition.sessions) <= 1 for partition in partitions)  # of one per size, it is not known which one runs
+    if found is None or graph.phase != "inference" or not partitions or not sure or _torch.holds_transforms(found):
         return None
     wanted = [_torch.example_of(node) for node in found.graph.find_nodes(op="placeholder")]
     same = len(wanted) == len(item.values) and all(map(_fits, wanted, item.values))
-    return found if same and all(map(_is_known, eager_nodes(item.graph.plan))) else None
+    return found if same and all(map(_is_known, graph.nodes_in_torch())) else None
 
 
 def _from(way: Callable[[], int], args: list[Any], entered: tuple[Any, ...], places: list[int]) -> Callable[[], int]:

@@ -6,73 +6,52 @@ import contextlib
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from ortlens.backend.basis.ab_timing import clocked, waiting_for
-from ortlens.lens.observing.watching import PartitionRun, around_calls, around_runs
+from ortlens.backend.observed import ObservedGraph, ObservedPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.recording.reporter import Identity
-    from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.backend.runtime.threads import ThreadChoice
+    from ortlens.backend.observed import PartitionRun
 
+Subject = TypeVar("Subject", ObservedGraph, ObservedPartition)
 
 _SMALL = 1024
 
 
 @dataclass(slots=True, eq=False)
-class ObservedGraph:
-    """A graph as a call entered it."""
+class Ran(Generic[Subject]):
+    """A graph as a call entered it, or a partition as a call ran it."""
 
-    graph: CompiledGraph
-    graph_id: str
-    values: tuple[Any, ...] = ()  # inputs of its first entry
-    count: int = 0
-    ns: int = 0  # of all entries
-
-
-@dataclass(slots=True, eq=False)
-class ObservedPartition:
-    """A partition as a call ran it."""
-
-    runner: PartitionRunner
-    graph: CompiledGraph
-    identity: Identity
-    values: tuple[Any, ...] = ()  # inputs of its first run
+    subject: Subject
+    values: tuple[Any, ...] = ()  # inputs of the first run
     count: int = 0
     ns: int = 0  # of all runs
 
-    @property
-    def choice(self) -> ThreadChoice:
-        """The threads of its session."""
-        return self.runner.sessions[-1].threads
 
-
-def observe(graphs: Iterable[CompiledGraph], call: Callable[[], Any]) -> tuple[list[ObservedGraph], list[ObservedPartition], Any]:
+def observe(graphs: Iterable[ObservedGraph], call: Callable[[], Any]) -> tuple[list[Ran[ObservedGraph]], list[Ran[ObservedPartition]], Any]:
     """Call a target, and return the graphs and partitions that ran, each the most expensive first, and the result."""
-    entered: list[ObservedGraph] = []
-    ran: list[ObservedPartition] = []
+    entered: list[Ran[ObservedGraph]] = []
+    ran: list[Ran[ObservedPartition]] = []
     with contextlib.ExitStack() as stack:
         for graph in graphs:
-            reporter = graph.context.reporter
-            if reporter is None or not graph.is_prepared:
+            if graph.graph_id is None or not graph.is_prepared:
                 continue
-            entered.append(ObservedGraph(graph, reporter.graph_id))
-            stack.enter_context(around_calls(graph, _noting(entered[-1], lambda inner, args: inner(args))))
-            for runner in graph.runners:
-                if len(runner.sessions) == 1 and not runner.is_lost:  # of one per size, it is not known which one runs
-                    ran.append(ObservedPartition(runner, graph, reporter.identity(runner)))
-                    stack.enter_context(around_runs(runner, _noting(ran[-1], lambda inner, values: inner(*values))))
+            entered.append(Ran(graph))
+            stack.enter_context(graph.around(_noting(entered[-1], lambda inner, args: inner(args))))
+            for partition in graph.partitions():
+                if partition.is_single:
+                    ran.append(Ran(partition))
+                    stack.enter_context(partition.around(_noting(ran[-1], lambda inner, values: inner(*values))))
         result = call()
     return _most_expensive(entered), _most_expensive(ran), result
 
 
-def _noting(item: ObservedGraph | ObservedPartition, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _noting(item: Ran[Any], run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Note inputs and time, of this thread alone."""
     thread = threading.get_ident()
 
@@ -111,5 +90,5 @@ def timed(run: PartitionRun, values: tuple[Any, ...]) -> Callable[[], int]:
 
 
 def instead(run: PartitionRun) -> Callable[[PartitionRun, tuple[Any, ...]], tuple[Any, ...]]:
-    """Return what `around_runs` takes to run a partition otherwise."""
+    """Return what `around` takes to run a partition otherwise."""
     return lambda _inner, values: run(*values)

@@ -17,8 +17,8 @@ from ortlens.analysis.problems.catalogue import option_lines, remedy
 from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, waiting_for
+from ortlens.backend.observed import uncounted_eager
 from ortlens.lens.measuring.observed import instead, observe
-from ortlens.lens.observing.watching import around_runs, uncounted, uncounted_eager, variant_of
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.units import counted, time_from_ns
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.speed import AbTiming, SpeedVerdict
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.lens.measuring.observed import ObservedPartition
-    from ortlens.lens.observing.watching import PartitionRun
+    from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
     from ortlens.trace.recorder import Recorder
 
 _MAX_RUNNERS = 8  # partitions that get another session at most, the most expensive ones
@@ -99,22 +97,21 @@ def try_without_guards(
 
 
 def try_fewer_threads(
-    recorder: Recorder, graphs: Iterable[CompiledGraph], call: Callable[[], Any], known: r.Finding | None, budget_ns: int
+    recorder: Recorder, graphs: Iterable[ObservedGraph], call: Callable[[], Any], known: r.Finding | None, budget_ns: int
 ) -> None:
     """Measure as many threads as there are cores, for sessions that have more, and record a gain: waiting for a core hides in noise."""
     call()  # creates the sessions that are still missing
-    _, seen, _ = observe(graphs, call)
-    cores = usable_cores()
-    crowded = [each for each in seen if each.choice.count > cores][:_MAX_RUNNERS]
-    if not crowded or sum(each.runner.sessions[-1].create_ns for each in crowded) > budget_ns:
+    _, ran, _ = observe(graphs, call)
+    cores, seen = usable_cores(), [each.subject for each in ran]
+    crowded = [each for each in ran if each.subject.latest.threads.count > cores][:_MAX_RUNNERS]
+    if not crowded or sum(each.subject.latest.create_ns for each in crowded) > budget_ns:
         return
     with lens_guard(recorder, "probing fewer threads"), uncounted_eager(recorder):
         others: dict[ObservedPartition, PartitionRun] = {}
         for each in crowded:
-            variant = variant_of(each.runner, choice=replace(each.choice, count=cores))
-            variant.prepare(each.values)
-            others[each] = variant.run
-        once = clocked(call, waiting_for([each.values for each in seen]))
+            fewer_threads = replace(each.subject.latest.threads, count=cores)
+            others[each.subject] = each.subject.variant(each.values, threads=fewer_threads).run
+        once = clocked(call, waiting_for([each.values for each in ran]))
         fewer = TimedChange(
             rule="too_many_threads",
             subject=SESSIONS,
@@ -130,12 +127,12 @@ def _intercepted(
     once: Callable[[], int], seen: Sequence[ObservedPartition], others: Mapping[ObservedPartition, PartitionRun]
 ) -> Callable[[], int]:
     """Time whole calls in which some partitions run otherwise. All are intercepted and uncounted, so that both sides cost the same."""
-    ways = {each: others.get(each) or uncounted(each.runner, each.runner.sessions[-1].session) for each in seen}
+    ways = {each: others.get(each) or each.uncounted(each.latest.session) for each in seen}
 
     def intercepted() -> int:
         with contextlib.ExitStack() as stack:
             for each, way in ways.items():
-                stack.enter_context(around_runs(each.runner, instead(way)))
+                stack.enter_context(each.around(instead(way)))
             return once()
 
     return intercepted

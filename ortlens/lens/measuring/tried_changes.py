@@ -33,10 +33,9 @@ from ortlens.analysis.problems.rewrites import chosen_name, is_one_truth, line_t
 from ortlens.analysis.speed import AbTiming
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.backend.basis.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
-from ortlens.backend.graph import CompiledGraph
+from ortlens.backend.observed import ObservedGraph, graphs_of, unlogged
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.observing.watching import unlogged
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 
@@ -156,7 +155,7 @@ class Trials:
         return list(helpful.values())
 
     def time(
-        self, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Sequence[CompiledGraph]
+        self, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Sequence[ObservedGraph]
     ) -> int:
         """Time the call with what removed its breaks, in turns with the `present` one, and note what that saves.
 
@@ -213,7 +212,7 @@ class Trials:
                 return other()
 
         deadline = time.perf_counter_ns() + _TURNS_NS
-        with unlogged((*graphs, *(graph for graph in heard.live if isinstance(graph, CompiledGraph)))):
+        with unlogged((*graphs, *graphs_of(heard))):
             turns = AbTiming(*take_turns((ours, changed), fewest=_FEWEST, most=_MOST, is_over=lambda: time.perf_counter_ns() > deadline))
         return turns.gain_ns if turns.is_faster or turns.is_slower else 0
 
@@ -252,7 +251,7 @@ class Trials:
         places = tuple(ProgramLine(item.file, item.line) for item in watch.recorder.records(r.Break))
         # A break that becomes a recompile for each value is no better.
         is_known = len(heard.live) == len(fixes)  # graphs of our backend
-        leaves_marks = any(marks) or not is_known or any(graph.lowered.mutated for graph in heard.live if isinstance(graph, CompiledGraph))
+        leaves_marks = any(marks) or not is_known or any(graph.mutated for graph in graphs_of(heard))
         outcome = TraceOutcome(places, compiles=compiles and not any(fixes), leaves_marks=leaves_marks)
         return outcome if fixes or places or not compiles else None
 

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.lowering.entry import count_ops, needs_gradient
+from ortlens.backend.basis.provenance import count_ops, needs_gradient
 from ortlens.errors import UsageError
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.ledger import StepReading
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.observed import ObservedGraph
     from ortlens.lens.observing.environment import LensRecorder
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.records import Break
@@ -337,11 +338,11 @@ class CompiledTargets:
                 "may have given up on its code earlier in this process: torch.compiler.reset() clears that"
             )
 
-    def graphs(self) -> tuple[CompiledGraph, ...]:
+    def graphs(self) -> tuple[ObservedGraph, ...]:
         """List the graphs of our backend, oldest first, including those that a recompile replaced."""
-        from ortlens.backend.graph import CompiledGraph
+        from ortlens.backend.observed import graphs_of
 
-        return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
+        return graphs_of(self._recorder)
 
     def require_one_graph(self) -> CompiledGraph:
         """Return the newest compilation of the only frame; raise `UsageError` if there is none, or the model is split."""
@@ -353,7 +354,7 @@ class CompiledTargets:
         first = [record for record in every if record.compile_id not in recompiled and record.phase != "backward"]
         if len(first) > 1:
             raise UsageError(f"the model is split into {len(first)} graphs; one model can be exported from one graph only")
-        return [graph for graph in graphs if graph.lowered.phase != "backward"][-1]
+        return [graph.of for graph in graphs if graph.phase != "backward"][-1]
 
     def refuse_ambiguous(self, options: Iterable[str]) -> None:
         """Reject options whose names are also arguments of the target."""

@@ -134,16 +134,15 @@ def _bytes(threads: int) -> float:
 def _session(node: Any, example: np.ndarray[Any, Any], constants: Mapping[str, np.ndarray[Any, Any]], threads: int) -> Any:
     import onnx
 
-    from ortlens.backend.runtime.session import default_session_options
-    from ortlens.backend.runtime.threads import ThreadChoice  # it loads torch, which a profile of short kernels does without
+    from ortlens.backend.observed import session_options  # it loads torch, which a profile of short kernels does without
 
     element = onnx.helper.np_dtype_to_tensor_dtype(example.dtype)
     ends = [onnx.helper.make_tensor_value_info(name, element, list(example.shape)) for name in ("x", "y")]
     held = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = onnx.helper.make_graph([node], "peak", ends[:1], ends[1:], held)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
-    choice = ThreadChoice(count=threads, spinning=True, reason="the best that is possible")
-    return onnxruntime.InferenceSession(model.SerializeToString(), default_session_options(choice), providers=["CPUExecutionProvider"])
+    options = session_options(threads, spinning=True)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _fastest(session: Any, example: np.ndarray[Any, Any]) -> int:

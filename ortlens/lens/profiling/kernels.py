@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _ort
 from ortlens._shell import progress
 from ortlens.backend.basis.ab_timing import no_wait, waiting_for
-from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
-from ortlens.lens.observing.watching import around_runs, shadow_session_of, uncounted
 from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
@@ -32,11 +30,9 @@ from ortlens.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedPartition, PartitionRun, Twin
     from ortlens.lens.observing.compilations import CompiledTargets
     from ortlens.lens.observing.time_budget import Repeats, TimeBudget
-    from ortlens.lens.observing.watching import ShadowSession
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 3  # most calls of the target: a call may compile more graphs, which the next one profiles
@@ -63,8 +59,8 @@ class _RunTimes(RunLog):
 class _Sitting:
     """One session that is being profiled, and its twin with the profiler."""
 
-    twin: ShadowSession
-    runner: PartitionRunner
+    twin: Twin
+    partition: ObservedPartition
     folder: Path
     turns: Turns = field(default_factory=Turns)
     device: DevicePasses | None = None  # None for a session on the CPU
@@ -72,18 +68,10 @@ class _Sitting:
     def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
         """Run the same inputs in turns with and without the profiler."""
         pairs = ((self.twin.info.session, self.turns.plain_ns), (self.twin.session, self.turns.profiled_ns))
-        args = self.runner.factory.with_copies(args)
+        args = self.partition.with_copies(args)
         wait = waiting_for(args)
         plain, profiled = (
-            functools.partial(
-                uncounted(
-                    self.runner,
-                    session,
-                    log=_RunTimes(taken, wait),
-                    outputs=self.runner.factory.outputs_in_place(session, self.runner.weights.frozen),
-                ),
-                *args,
-            )
+            functools.partial(self.partition.uncounted(session, updates=True, log=_RunTimes(taken, wait)), *args)
             for session, taken in pairs
         )
         wait()
@@ -105,73 +93,71 @@ class _Profiler:
     cost: profiles.Cost
     step: Callable[[int], None]
     thread: int = field(default_factory=threading.get_ident)
-    sittings: dict[tuple[PartitionRunner, int], _Sitting] = field(default_factory=dict)
-    failures: dict[PartitionRunner, Exception] = field(default_factory=dict)
+    sittings: dict[tuple[ObservedPartition, int], _Sitting] = field(default_factory=dict)
+    failures: dict[ObservedPartition, Exception] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    seen: set[PartitionRunner] = field(default_factory=set)
-    left_out: set[PartitionRunner] = field(default_factory=set)
+    seen: set[ObservedPartition] = field(default_factory=set)
+    left_out: set[ObservedPartition] = field(default_factory=set)
 
-    def around(
-        self, runner: PartitionRunner, graph: CompiledGraph, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
+    def around(self, partition: ObservedPartition, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Run as usual, then profile. A failure of the profiling is recorded and does not reach the caller."""
         outputs = inner(*args)
         # PyTorch may run a backward graph in a thread of its own.
-        if runner in self.failures or (threading.get_ident() != self.thread and graph.lowered.phase != "backward"):
+        if partition in self.failures or (threading.get_ident() != self.thread and partition.graph.phase != "backward"):
             return outputs
         with self.lock:
-            self.seen.add(runner)
+            self.seen.add(partition)
             if self.sittings and self.repeats.budget.is_over():
-                self.left_out.add(runner)
+                self.left_out.add(partition)
                 return outputs
             try:
-                sitting = self._sitting(runner, args, ours=graph.context.options.ort_session_options is None)
+                sitting = self._sitting(partition, args)
                 if sitting is not None:
                     sitting.measure(args, self.repeats, self.step)
             except Exception as error:  # noqa: BLE001 - observing must not break what is observed
-                self.failures[runner] = error
+                self.failures[partition] = error
         return outputs
 
-    def _sitting(self, runner: PartitionRunner, args: tuple[Any, ...], *, ours: bool) -> _Sitting | None:
-        current = runner.prepared_for(args)
+    def _sitting(self, partition: ObservedPartition, args: tuple[Any, ...]) -> _Sitting | None:
+        current = partition.session_for(args)
         if current is None:
             return None
-        key = (runner, id(current.info.session))
+        key = (partition, id(current.session))
         if key not in self.sittings:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
-            twin = _watched_twin(runner, args, folder, ours=ours)
+            twin = _watched_twin(partition, args, folder)
             if twin is None:
                 return None
             provider = device_provider(twin.session)
             device = None if provider is None else DevicePasses(provider=provider)
-            self.sittings[key] = _Sitting(twin=twin, runner=runner, folder=folder, device=device)
+            self.sittings[key] = _Sitting(twin=twin, partition=partition, folder=folder, device=device)
         return self.sittings[key]
 
 
-def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, *, ours: bool) -> ShadowSession | None:
-    watched = functools.partial(_ort.watched, folder=folder, ours=ours)
+def _watched_twin(partition: ObservedPartition, args: tuple[Any, ...], folder: Path) -> Twin | None:
+    watched = functools.partial(_ort.watched, folder=folder, ours=partition.graph.options.ort_session_options is None)
     try:
-        return shadow_session_of(runner, args, functools.partial(watched, with_model=True))
-    except ModelRefused:  # a provider compiled parts of the graph, which cannot be written as a model
-        return shadow_session_of(runner, args, functools.partial(watched, with_model=False))
+        return partition.twin(args, functools.partial(watched, with_model=True))
+    except Exception:  # noqa: BLE001 - a provider compiled parts of the graph, which cannot be written; what else fails does so again
+        return partition.twin(args, functools.partial(watched, with_model=False))
 
 
 def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats) -> None:
     """Fill the table of kernels by calling the first target; partitions that are left when the time is over become a finding."""
-    partitions = sum(len(graph.runners) for graph in targets.graphs())
+    count = len(_partitions(targets))
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
-        with progress("profiling", partitions * (repeats.most + 1), "run") as step:
+        with progress("profiling", count * (repeats.most + 1), "run") as step:
             profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiles.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
                 waiting = _call_watched(targets, profiler, args, kwargs)
                 if not waiting:
                     break
-        graphs = {runner: graph for graph in targets.graphs() for runner in graph.runners}
+        present = _partitions(targets)
         for sitting in profiler.sittings.values():
-            _recorded(sitting, graphs.get(sitting.runner), profiler, recorder)
-        for runner, error in profiler.failures.items():
-            _failed(recorder, graphs.get(runner), runner, error)
-        left = [_partition_id(graphs.get(runner), runner) for runner in graphs if runner in profiler.left_out]
+            _recorded(sitting, profiler, recorder, is_present=sitting.partition in present)
+        for partition, error in profiler.failures.items():
+            _failed(recorder, partition.partition_id if partition in present else None, error)
+        left = [partition.partition_id for partition in present if partition in profiler.left_out]
         _note_left(recorder, left, len(profiler.seen), repeats.budget)
     if not profiler.sittings and not profiler.failures:
         raise UsageError(
@@ -183,40 +169,37 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
 def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Call the target once; tell whether the call created sessions, which are not profiled yet."""
     with contextlib.ExitStack() as stack:
-        for graph in targets.graphs():
-            for runner in graph.runners:
-                if runner.sessions and runner not in profiler.seen:
-                    around = functools.partial(profiler.around, runner, graph)
-                    stack.enter_context(around_runs(runner, around))
-        before = {runner for graph in targets.graphs() for runner in graph.runners if runner.sessions}
+        before = {partition for partition in _partitions(targets) if partition.sessions}
+        for partition in before - profiler.seen:
+            stack.enter_context(partition.around(functools.partial(profiler.around, partition)))
         targets.call(args, kwargs)
-    after = {runner for graph in targets.graphs() for runner in graph.runners if runner.sessions}
-    return bool(after - before)
+    return any(partition.sessions and partition not in before for partition in _partitions(targets))
 
 
-def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
+def _partitions(targets: CompiledTargets) -> list[ObservedPartition]:
+    return [partition for graph in targets.graphs() for partition in graph.partitions()]
+
+
+def _recorded(sitting: _Sitting, profiler: _Profiler, recorder: Recorder, *, is_present: bool) -> None:
     """Record the profile of one session; a failure becomes a finding."""
     twin, turns, cost = sitting.twin, sitting.turns, profiler.cost
     began_ns = twin.session.get_profiling_start_time_ns()
     written = Path(twin.session.end_profiling())
-    if graph is None or twin.session_id is None or sitting.runner in profiler.failures:
+    partition = sitting.partition
+    if not is_present or twin.session_id is None or partition in profiler.failures:
         return
     try:
-        optimized, reporter = without_weights(sitting.folder / "optimized.onnx", sitting.runner.model), graph.context.reporter
+        optimized, identity = without_weights(sitting.folder / "optimized.onnx", partition.model), partition.identity
         read = profiles.read_profile(written, turns.groups, bodies_of(optimized or twin.model), cost.after_event)
-        compute = [node.name for node in sitting.runner.partition.nodes]
+        compute = [node.name for node in partition.part.nodes]
         known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
-        nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
-        model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
+        nodes = {node.node: node for node in recorder.records(r.Node) if identity and node.graph_id == identity.graph_id}
+        model_id = None if identity is None else identity.model_id
         device = None if sitting.device is None else sitting.device.times(written, began_ns)
         record_profile(recorder, twin.session_id, model_id, twin.session, turns, read, optimized, known, nodes, cost.in_event, device)
         note_launch_times(recorder, twin.session_id, "" if sitting.device is None else sitting.device.missing)
     except Exception as error:  # noqa: BLE001 - as in `around`
-        profiler.failures[sitting.runner] = error
-
-
-def _partition_id(graph: CompiledGraph | None, runner: PartitionRunner) -> str | None:
-    return graph.context.reporter.identity(runner).partition_id if graph is not None and graph.context.reporter is not None else None
+        profiler.failures[partition] = error
 
 
 def _note_left(recorder: Recorder, left: Sequence[str | None], count: int, budget: TimeBudget) -> None:
@@ -237,8 +220,7 @@ def _note_left(recorder: Recorder, left: Sequence[str | None], count: int, budge
     recorder.replace_all(r.Finding, findings)
 
 
-def _failed(recorder: Recorder, graph: CompiledGraph | None, runner: PartitionRunner, error: Exception) -> None:
-    subject = _partition_id(graph, runner)
+def _failed(recorder: Recorder, subject: str | None, error: Exception) -> None:
     recorder.add(
         r.Finding(
             rule="profile_failed",

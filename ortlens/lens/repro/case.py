@@ -16,11 +16,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis import provenance
-from ortlens.backend.conversion import converter
-from ortlens.backend.conversion.optimize import optimize_model
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
-from ortlens.backend.runtime import devices
-from ortlens.backend.runtime.rewrites import unwanted_rewrites
+from ortlens.backend.observed import disabled_rewrites, operators_of
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,11 +24,11 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.observed import ObservedGraph, ObservedPartition
     from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.runtime.runner import PartitionRunner
 
 
+_CPU = "CPUExecutionProvider"
 _PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")
 _HEAD = """\
 # The operators as PyTorch runs them.
@@ -51,9 +47,9 @@ class Subject:
     """A partition or an operator to reproduce."""
 
     name: str  # its id in the records: `p0`, or the name of a node
-    graph: CompiledGraph
+    graph: ObservedGraph
     part: GraphPartition
-    runner: PartitionRunner | None = None  # its runner, if it is a whole partition
+    partition: ObservedPartition | None = None  # the whole partition, if it is one
     reason: tuple[str, str] | None = None  # why PyTorch runs it, as code and text; None if ONNX Runtime does
 
 
@@ -80,14 +76,14 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
     inputs = _inputs(subject, module, seen, hidden)
     made = _Model(subject, hidden)
     given = [item for item, _ in inputs]
-    targets = [provenance.target_name(node) for node in subject.part.nodes if kind_of(node) is not NodeKind.TUPLE]
+    targets = [provenance.target_name(node) for node in operators_of(subject.part)]
     facts = {
         "name": subject.name,
         "title": _title(subject, targets),
         "inputs": given,
         "outputs": made.outputs,
         "frozen": made.frozen,
-        "providers": [devices.CPU],
+        "providers": [_CPU],
         "ran_on": list(made.providers),
         "threads": made.threads,
         "disabled_optimizers": made.disabled,
@@ -104,10 +100,10 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
 
 
 def _title(subject: Subject, targets: Sequence[str]) -> str:
-    if subject.runner is None:
+    if subject.partition is None:
         return f"{targets[0]} in PyTorch and in ONNX Runtime"
     count = "1 operator" if len(targets) == 1 else f"{len(targets)} operators"
-    phase = {"inference": "an inference"}.get(subject.graph.lowered.phase, f"a {subject.graph.lowered.phase}")
+    phase = {"inference": "an inference"}.get(subject.graph.phase, f"a {subject.graph.phase}")
     return f"{count} of {phase} graph in PyTorch and in ONNX Runtime"
 
 
@@ -142,7 +138,7 @@ def _inputs(
     subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: frozenset[str]
 ) -> list[tuple[dict[str, Any], Any]]:
     """Describe each argument of the program: its entry in `spec.json`, and its value where it is known."""
-    known = subject.graph.weight_inputs()
+    known = subject.graph.weights()
     outer = iter(zip(subject.part.inputs, seen if seen is not None else [None] * len(subject.part.inputs), strict=True))
     found: list[tuple[dict[str, Any], Any]] = []
     for node in module.graph.find_nodes(op="placeholder"):
@@ -166,26 +162,23 @@ class _Model:
     """The ONNX model of a subject, without weights, and the configuration of its session."""
 
     def __init__(self, subject: Subject, hidden: frozenset[str]) -> None:
-        runner = subject.runner
+        partition = subject.partition
         self.proto: onnx.ModelProto | None = None
         self.outputs: list[dict[str, Any]] = []
         self.frozen: list[str] = []
-        self.providers: tuple[str, ...] = (devices.CPU,)
+        self.providers: tuple[str, ...] = (_CPU,)
         self.threads, self.disabled = 0, list[str]()
-        if runner is not None and not hidden:
-            self._take(subject, runner.model, runner.factory.permutations)
+        if partition is not None and not hidden:
+            self._take(subject, partition.model, partition.orders)
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
             source = _with_open_constants(subject.part, hidden.__contains__) if hidden else subject.part.module
-            context = subject.graph.context
-            converted = converter.onnx_from_partition(source, context.registry, "repro", upcast=context.options.upcast)
-            model = optimize_model(converted.model)
-            self._take(subject, converter.proto_from_model(model, converted.output_types), converted.output_permutations)
-        if runner is not None and runner.sessions:
-            info = runner.sessions[-1]
+            self._take(subject, *subject.graph.converted(source, "repro", optimized=True))
+        if partition is not None and partition.sessions:
+            info = partition.latest
             self.providers, self.threads = info.providers, info.threads.count
         if self.proto is not None:
             self._freeze(subject, hidden)
-            self.disabled = unwanted_rewrites(self.proto, [(name, {}) for name in self.providers])
+            self.disabled = disabled_rewrites(self.proto, self.providers)
 
     def _take(self, subject: Subject, model: onnx.ModelProto, orders: Sequence[Sequence[int] | None]) -> None:
         self.proto = _bare(model)
@@ -197,12 +190,12 @@ class _Model:
 
     def _freeze(self, subject: Subject, hidden: frozenset[str]) -> None:
         """Make constants of the weights that were constants of the session, with values that are passed in memory."""
-        graph, runner = subject.graph, subject.runner
-        if runner is not None and runner.sessions:
-            names = {weight.name for weight in runner.sessions[-1].frozen}
+        graph, partition = subject.graph, subject.partition
+        if partition is not None and partition.sessions:
+            names = {weight.name for weight in partition.latest.frozen}
         else:
-            frozen = graph.lowered.phase == "inference" and graph.context.options.freeze_weights is not False
-            names = set(subject.graph.weight_inputs()) if frozen else set[str]()
+            frozen = graph.phase == "inference" and graph.options.freeze_weights is not False
+            names = set(graph.weights()) if frozen else set[str]()
         self.proto, self.frozen = _with_outside_values(self.proto, names | hidden)
 
 

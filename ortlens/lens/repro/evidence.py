@@ -27,18 +27,14 @@ import torch.fx
 from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens._versions import version_of
-from ortlens.backend.partitioning import extraction
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
-from ortlens.backend.partitioning.plan import Plan, writes
 from ortlens.errors import UsageError
-from ortlens.lens.observing.watching import around_calls, around_runs
 from ortlens.lens.repro.case import ReproCase, Subject, case_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.observed import ObservedGraph
     from ortlens.lens.observing.compilations import CompiledTargets
 
 
@@ -84,9 +80,9 @@ def _check_free(target: pathlib.Path) -> None:
         raise UsageError(f"the folder {target} is not empty; name one that does not exist yet, nothing is overwritten")
 
 
-def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Subject]:
+def subjects_of(graphs: Sequence[ObservedGraph], subject_id: object) -> list[Subject]:
     """Find what an id, a node's name, `(graph_id, node)` or a row with these names; a UsageError lists what there is."""
-    reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.context.reporter) is not None}
+    reported = {graph.graph_id: graph for graph in graphs if graph.graph_id is not None}
     if not reported:
         raise UsageError("there is nothing to reproduce: no graph was compiled through this lens by the ortlens backend")
     whole = {name: subject for graph in reported.values() for names, subject in _partitions(graph) for name in names}
@@ -106,23 +102,22 @@ def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Sub
     return [known[0][1]]
 
 
-def _partitions(graph: CompiledGraph) -> Iterator[tuple[list[str], Subject]]:
-    reporter = graph.context.reporter
-    for runner in graph.runners if reporter is not None else ():
-        identity = reporter.identity(runner)  # type: ignore[union-attr]  # not None, as the line above says
-        names = [name for name in (identity.partition_id, identity.session_id) if name is not None]
-        yield names, Subject(name=identity.partition_id, graph=graph, part=runner.partition, runner=runner)
+def _partitions(graph: ObservedGraph) -> Iterator[tuple[list[str], Subject]]:
+    for partition in graph.partitions():
+        if (identity := partition.identity) is not None:
+            names = [name for name in (identity.partition_id, identity.session_id) if name is not None]
+            yield names, Subject(name=identity.partition_id, graph=graph, part=partition.part, partition=partition)
 
 
-def _all_of(graph: CompiledGraph, graph_id: str) -> list[Subject]:
+def _all_of(graph: ObservedGraph, graph_id: str) -> list[Subject]:
     found = [subject for _, subject in _partitions(graph)]
     if not found:
-        names = ", ".join(graph.left_in_torch()) or "none"
+        names = ", ".join(node.name for node in graph.nodes_in_torch()) or "none"
         raise UsageError(f"graph {graph_id} has no partition; name one of its nodes that stay in PyTorch: {names}")
     return found
 
 
-def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapping[str, CompiledGraph]) -> tuple[str | None, str]:
+def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapping[str, ObservedGraph]) -> tuple[str | None, str]:
     """Return the graph, if it is given, and the node."""
     if isinstance(subject_id, str):
         return None, subject_id
@@ -136,12 +131,12 @@ def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapp
     graph_id = getattr(subject_id, "graph_id", None)
     owner = whole.get(getattr(subject_id, "partition_id", None) or getattr(subject_id, "session_id", None) or "")
     if graph_id is None and owner is not None:
-        graph_id = next(name for name, graph in reported.items() if graph is owner.graph)
+        graph_id = next(name for name, graph in reported.items() if graph == owner.graph)
     return graph_id, node
 
 
-def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
-    if (found := partition_of_node(graph, node)) is None:
+def _node_subject(graph: ObservedGraph, node: str) -> Subject | None:
+    if (found := graph.cut_out(node)) is None:
         return None
     part, verdict = found
     stays = None if verdict.code is None else (verdict.code, verdict.reason or "")
@@ -156,13 +151,10 @@ def values_seen(
     graph, thread = subjects[0].graph, threading.get_ident()
     with contextlib.ExitStack() as stack:
         for subject in subjects:
-            if subject.runner is not None:
-                stack.enter_context(around_runs(subject.runner, partial(_noting, subject, seen, thread)))
-        if subjects[0].runner is None:
-            stack.enter_context(around_calls(graph, partial(_noting, subjects[0], seen, thread)))
+            stack.enter_context((subject.partition or graph).around(partial(_noting, subject, seen, thread)))
         stack.enter_context(_gradients_for(targets, graph))
         result = targets.call(args, kwargs)
-        if graph.lowered.phase == "backward" and not seen:
+        if graph.phase == "backward" and not seen:
             _backward(result)
     missing = [subject.name for subject in subjects if subject.name not in seen]
     if missing:
@@ -175,10 +167,10 @@ def values_seen(
 
 def _noting(subject: Subject, seen: dict[str, list[Any]], thread: int, inner: Callable[..., Any], args: Any) -> Any:
     """Note the inputs of a subject before a run of its partition, or before a call of the graph that holds its node."""
-    is_partition = subject.runner is not None
+    is_partition = subject.partition is not None
     if threading.get_ident() == thread and subject.name not in seen:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            values = args if is_partition else input_values(subject.graph, subject.part, list(args))
+            values = args if is_partition else subject.graph.inputs_of(subject.part, args)
             seen[subject.name] = [_kept(value) for value in values]
     return inner(*args) if is_partition else inner(args)
 
@@ -190,11 +182,11 @@ def _kept(value: Any) -> Any:
     return value.detach().clone()
 
 
-def _gradients_for(targets: CompiledTargets, graph: CompiledGraph) -> contextlib.AbstractContextManager[object]:
+def _gradients_for(targets: CompiledTargets, graph: ObservedGraph) -> contextlib.AbstractContextManager[object]:
     """Switch gradients on or off as when the graph was compiled; otherwise Dynamo would compile another graph."""
-    if graph.lowered.phase != "inference":
+    if graph.phase != "inference":
         return torch.enable_grad()
-    trained = any(isinstance(value, torch.Tensor) and value.requires_grad for _, value in graph.weight_inputs().values())
+    trained = any(isinstance(value, torch.Tensor) and value.requires_grad for _, value in graph.weights().values())
     known = {False} if trained else targets.grad_modes
     return torch.set_grad_enabled(next(iter(known))) if len(known) == 1 else contextlib.nullcontext()
 
@@ -255,35 +247,6 @@ def _outcome(compare: Callable[[Any], list[dict[str, Any]]], case: Any) -> Outco
             return compare(case)
     except Exception as error:  # noqa: BLE001 - the exception is the outcome to report
         return f"raised {type(error).__name__}: {without_paths(str(error))}"
-
-
-def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.GraphPartition, Verdict] | None:
-    """Cut out one node and what is read of it, and tell whether ONNX Runtime runs it; None if it is not there, or computes nothing."""
-    plan = graph.plan
-    node = next((node for node in plan.verdicts if node.name == name), None)
-    if node is None or node in plan.hoisted_sizes:
-        return None
-    members = [node, *(user for user in node.users if kind_of(user) is NodeKind.TUPLE)]
-    verdicts = dict.fromkeys(members, Verdict(supported=True))
-    only = Plan(graph=plan.graph, verdicts=verdicts, level=dict.fromkeys(members, 0), partition_count=1, hoisted_sizes=plan.hoisted_sizes)
-    return extraction.split(only, graph.promoted)[0], plan.verdicts[node]
-
-
-def input_values(graph: CompiledGraph, part: extraction.GraphPartition, args: list[Any]) -> list[Any]:
-    """Compute the inputs of a partition in PyTorch; operators that would write to `args`, the inputs of the graph, are skipped."""
-    wanted = set(part.inputs)
-    env: dict[torch.fx.Node, Any] = dict(zip(graph.placeholders(), args, strict=True))
-    for node in graph.promoted.graph.nodes:
-        if wanted <= env.keys():
-            break
-        if node.op == "get_attr":
-            env[node] = getattr(graph.promoted, str(node.target))
-        elif node.op == "call_function" and writes(node):
-            env[node] = env[node.all_input_nodes[0]]  # what it would have written to
-        elif node.op == "call_function":
-            values = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
-            env[node] = node.target(*values[0], **values[1])
-    return [env[node] for node in part.inputs]
 
 
 Outcome: TypeAlias = list[dict[str, Any]] | str  # a row per compared output, or a text that says why there are none

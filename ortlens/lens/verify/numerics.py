@@ -17,7 +17,8 @@ import torch
 
 from ortlens._shell import display_name, no_progress, progress
 from ortlens.backend.graph import eager_graph
-from ortlens.lens.observing.watching import uncounted_eager, wrapped
+from ortlens.backend.observed import uncounted_eager
+from ortlens.lens.observing.watching import wrapped
 from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState, Outcome, outcome_of
@@ -65,7 +66,9 @@ class Verification:
         def step(values: int) -> None:
             self._step(values)
 
-        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, step, self.budget, per_op=per_op, most=most)
+        return CheckedPartitions(
+            self.recorder, lambda: tuple(g.of for g in self.targets.graphs()), self.tolerances, step, self.budget, per_op=per_op, most=most
+        )
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Call the targets that take these arguments, check, and replace earlier rows; what a single target raises is raised."""
@@ -151,7 +154,7 @@ class Verification:
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
-                check.trace(call, self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self.targets.graphs()))
+                check.trace(call, self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(g.of for g in self.targets.graphs()))
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
                 self._look_inside(check, call, state)
