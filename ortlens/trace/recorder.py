@@ -149,9 +149,9 @@ class Recorder:
         attached models, so that no row is left that points to one that is gone.
         """
         with self._lock:
-            partitions = {p.partition_id for p in self._of(r.Partition) if p.graph_id == graph_id}
-            models = [m for m in self._of(r.Model) if m.partition_id in partitions]
-            sessions = {s.session_id for s in self._of(r.Session) if s.partition_id in partitions}
+            partitions = {p.partition_id for p in self.records(r.Partition) if p.graph_id == graph_id}
+            models = [m for m in self.records(r.Model) if m.partition_id in partitions]
+            sessions = {s.session_id for s in self.records(r.Session) if s.partition_id in partitions}
             self._drop("graph_id", {graph_id}, r.Node, r.Partition, r.Fallback, r.LedgerPart)
             self._drop("partition_id", partitions, r.Model, r.Session, r.Numeric)
             self._drop("session_id", sessions, r.Kernel)
@@ -159,19 +159,15 @@ class Recorder:
                 key: log for key, log in self._run_logs.items() if log.graph_id != graph_id and log.session_id not in sessions
             }
             self._eager_logs.pop(graph_id, None)
-            for model in models:
-                self._detach(model)
+            for model in models:  # attachments that it names, and those called after its id
+                own = f"models/{model.model_id}."
+                for name in [name for name in self._attachments if name == model.path or name.startswith(own)]:
+                    del self._attachments[name]
             self._journalled(lambda: {"forget": graph_id})
 
     def _drop(self, field: str, values: set[str], *kinds: type[r.Record]) -> None:
         for kind in kinds:
             self._tables[kind] = {key: record for key, record in self._tables[kind].items() if getattr(record, field) not in values}
-
-    def _detach(self, model: r.Model) -> None:
-        """Drop the attachments of a model: the one that it names, and those called after its id."""
-        own = f"models/{model.model_id}."
-        for name in [name for name in self._attachments if name == model.path or name.startswith(own)]:
-            del self._attachments[name]
 
     def attach(self, name: str, data: bytes) -> None:
         """Keep bytes that belong to a record, under a name inside the saved file, as `models/m0.onnx`."""
@@ -212,13 +208,10 @@ class Recorder:
             rows, table = self._tables[kind].values(), _TABLE_OF[kind]
             self._journalled(lambda: {"replace": table.name, "rows": [row_from_record(table, record) for record in rows]})
 
-    def _of(self, kind: type[_R]) -> list[_R]:
-        return [record for record in self._tables[kind].values() if isinstance(record, kind)]
-
     def records(self, kind: type[_R]) -> tuple[_R, ...]:
         """Return a snapshot of the records of one kind, in order of arrival."""
         with self._lock:
-            return tuple(self._of(kind))
+            return tuple(record for record in self._tables[kind].values() if isinstance(record, kind))
 
     def count(self, kind: type[r.Record]) -> int:
         """Count the records of one kind, without looking at them."""

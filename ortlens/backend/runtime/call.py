@@ -107,8 +107,8 @@ class _Writer:
     def __init__(self, session: onnxruntime.InferenceSession, spec: CallSpec) -> None:
         self._spec, self._inputs, self._outputs = spec, spec.inputs, spec.outputs
         self._calls = _ort.calls_of(session)
-        self._preallocate = spec.preallocate or self._calls is not None  # else ONNX Runtime's memory would be copied
-        self._terms = _term_sources(pair for index, item in enumerate(spec.inputs) for pair in _sizes_of(f"a{index}", item.meta))
+        # With calls of a device, ONNX Runtime's memory would be copied.
+        self._sizes = _Sizes(spec.inputs, symbolic=spec.preallocate or self._calls is not None)
         self._replays = spec.replays if self._can_replay() else False
         self._varying = self._inputs_by_size(session) if self._calls is None else []
         self._emitter = Emitter()
@@ -120,7 +120,7 @@ class _Writer:
         known: set[str] = set()
         found = []
         for index, item in self._passed().items():
-            sizes = {str(size) for size in shapes.get(self._input_name(item), ()) if not isinstance(size, int)}
+            sizes = {str(size) for size in shapes.get(_input_name(item), ()) if not isinstance(size, int)}
             if sizes - known and isinstance(item.meta, torch.Tensor):
                 known |= sizes
                 found.append(index)
@@ -133,29 +133,20 @@ class _Writer:
         device = self._calls.device
         metas = [item.meta for item in self._inputs if item.frozen is None and item.bound] + [item.meta for item in self._outputs]
         on_device = all(isinstance(meta, torch.Tensor) and meta.device == device and 0 not in meta.shape for meta in metas)
-        return on_device and all(self._shape(output) is not None for output in self._outputs)
+        return on_device and all(self._sizes.shape(output) is not None for output in self._outputs)
 
     def graphs(self, new_binding: Callable[[], Binding]) -> dict[str, Any]:
         """Return the global that replays CUDA graphs, if the calls do."""
         if not self._replays or self._calls is None:
             return {}
-        inputs = [self._place(self._input_name(item), item.meta, is_steady=item.steady) for item in self._passed().values()]
-        outputs = [self._place(output.name, output.meta) for output in self._outputs]
+        inputs = [_place(_input_name(item), item.meta, is_steady=item.steady) for item in self._passed().values()]
+        outputs = [_place(output.name, output.meta) for output in self._outputs]
         made = cuda.Graphs(self._calls, inputs, outputs, new_binding, always=self._replays is True)
         return {"replay": made.replay}
-
-    @staticmethod
-    def _place(name: str, meta: torch.Tensor, *, is_steady: bool = False) -> cuda.BoundPlace:
-        element = dtypes.element_types()[meta.dtype].onnx
-        return cuda.BoundPlace(name=name, device=devices.ort_device(meta.device), element=element, is_steady=is_steady)
 
     def _passed(self) -> dict[int, BoundInput]:
         """Return the inputs that are bound in each call, by position."""
         return {index: item for index, item in enumerate(self._inputs) if item.frozen is None and item.bound}
-
-    @staticmethod
-    def _input_name(item: BoundInput) -> str:
-        return item.name if item.permutation is None else permuted_name(item.name)
 
     def source(self) -> str:
         recording = self._spec.log is not None
@@ -243,7 +234,7 @@ class _Writer:
         return [f"i{index} = {given}{turn}", f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()"]
 
     def _bind_input(self, index: int, item: BoundInput) -> list[str]:
-        name = self._emitter.constant(self._input_name(item), "n")
+        name = self._emitter.constant(_input_name(item), "n")
         if not isinstance(item.meta, torch.Tensor):
             filled = f"b.numbers[{name}].fill_(a{index})"
             if self._calls is None:
@@ -258,7 +249,7 @@ class _Writer:
         return [
             f"p{index} = i{index}.data_ptr()",
             f"if not p{index}: i{index} = with_memory(i{index}); p{index} = i{index}.data_ptr(){self._or_scratch(item.meta)}",
-            *(self._bound_at(item.meta, f"inputs_at[{index}]", f"p{index}", bind) if stays else [bind]),
+            *(_bound_at(item.meta, f"inputs_at[{index}]", f"p{index}", bind) if stays else [bind]),
         ]
 
     def _apart(self) -> list[str]:
@@ -274,26 +265,19 @@ class _Writer:
         blocks = "".join(f"p{index}, {bytes_text(f'i{index}', meta)}, " for index, meta in places)
         return [f"apart = are_disjoint({blocks.removesuffix(', ')})"]
 
-    @staticmethod
-    def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[str]:
-        """Bind a tensor, unless it has fixed sizes and lies where the binding has it already."""
-        if not has_fixed_sizes(meta):
-            return [bind]
-        return [f"if {known} != {pointer}: {bind}; {known} = {pointer}"]
-
     def _make_output(self, index: int, output: Output) -> list[str]:
         """Allocate an output, if its size is known before the run."""
         if not isinstance(output.meta, torch.Tensor):
             dtype = self._emitter.constant(number_buffer(output.meta).dtype, "y")
             return [f"r{index} = empty((), dtype={dtype}, device={self._emitter.constant(torch.device('cpu'), 'place')})"]
-        shape = self._shape(output)
+        shape = self._sizes.shape(output)
         if shape is None:
             return []
         dtype = self._emitter.constant(output.meta.dtype, "y")
         place = f"device={self._emitter.constant(output.meta.device, 'place')}"  # said, as the user may have set a default device
         made = f"empty(z{index}, dtype={dtype}, {place})"
         if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
-            made = f"empty_in_order({self._sizes_text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}, {place})"
+            made = f"empty_in_order({self._sizes.text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}, {place})"
         fresh = [f"z{index} = {shape}", f"r{index} = {made}"]
         if output.in_place is not None:
             taken = f"r{index}, g{index}, z{index} = i{output.in_place}, p{output.in_place}, {shape}"
@@ -315,7 +299,7 @@ class _Writer:
             element = dtypes.element_types()[number_buffer(output.meta).dtype].onnx
             return [f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
         device = self._emitter.constant(devices.ort_device(output.meta.device), "e")
-        if self._shape(output) is None:
+        if self._sizes.shape(output) is None:
             sizes = self._spared_sizes(output)
             if sizes is None:
                 return [f"bind_output({name}, {device})"]
@@ -327,7 +311,7 @@ class _Writer:
         element = dtypes.element_types()[output.meta.dtype].onnx
         bind = f"bind_output({name}, {device}, {element}, {self._bound(index)}, g{index})"
         address = [] if output.in_place is not None else [self._address(index, output)]
-        return [*address, *self._bound_at(output.meta, f"outputs_at[{index}]", f"g{index}", bind)]
+        return [*address, *_bound_at(output.meta, f"outputs_at[{index}]", f"g{index}", bind)]
 
     def _or_scratch(self, meta: torch.Tensor) -> str:
         """Write another address for tensors that may be empty: these have none, and ONNX Runtime requires one."""
@@ -335,22 +319,6 @@ class _Writer:
             return ""
         scratch = self.constants.setdefault("scratch", torch.empty(1, dtype=torch.float64, device=meta.device))
         return f" or {scratch.data_ptr()}"
-
-    def _shape(self, output: Output) -> str | None:
-        """Write the source of the shape that the session writes; None when it is known only after the run."""
-        sizes = list(output.meta.shape)
-        if output.permutation is not None:
-            sizes = [sizes[d] for d in output.permutation]
-        if not self._preallocate and not all(isinstance(size, int) for size in sizes):
-            return None
-        return self._sizes_text(sizes)
-
-    def _sizes_text(self, sizes: Sequence[Any], further: Mapping[Any, str] | None = None) -> str | None:
-        """Write the source of a tuple of sizes; None when neither the inputs nor what is known further determine them."""
-        sources = {**(further or {}), **self._terms}
-        texts = [_torch.expression_over(size, sources) for size in sizes]
-        known = [text if text.isdecimal() else f"int({text})" for text in texts if text is not None]
-        return None if len(known) < len(texts) else f"({''.join(f'{text}, ' for text in known)})"
 
     def _collect(self) -> list[str]:
         """Turn the outputs of the session into what PyTorch expects."""
@@ -370,23 +338,63 @@ class _Writer:
                     lines.append(f"r{index} = reorder(r{index}, {inverse_order(output.permutation)!r})")
             copies = needs_restride(output.meta)
             odd = not copies and has_odd_strides(output.meta, output.permutation)
-            if (copies or odd) and (strides := self._sizes_text(output.meta.stride(), self._further_terms(index))) is not None:
+            if (copies or odd) and (strides := self._sizes.strides(f"r{index}", output)) is not None:
                 lines.append(f"r{index} = restride(r{index}, {strides})" if copies else f"r{index}.as_strided_(r{index}.shape, {strides})")
         return lines
 
-    def _further_terms(self, index: int) -> dict[Any, str]:
-        """Collect what strides may be made of beside the input sizes: sizes of the result, and strides of what it would be a view of."""
-        pairs = _sizes_of(f"r{index}", self._outputs[index].meta)
-        tensors = [(place, item.meta) for place, item in enumerate(self._inputs) if isinstance(item.meta, torch.Tensor)]
-        pairs += [(f"a{place}.stride({dim})", stride) for place, meta in tensors for dim, stride in enumerate(meta.stride())]
-        return _term_sources(pairs)
-
     def _spared_sizes(self, output: Output) -> str | None:
         """Write the source of the sizes of what PyTorch allocates where a run gives memory back: in the arena it would keep a region."""
-        return self._sizes_text(output.meta.shape) if self._varying and output.permutation is None else None
+        return self._sizes.text(output.meta.shape) if self._varying and output.permutation is None else None
 
     def _by_run(self, output: Output) -> bool:
-        return isinstance(output.meta, torch.Tensor) and self._shape(output) is None
+        return isinstance(output.meta, torch.Tensor) and self._sizes.shape(output) is None
+
+
+class _Sizes:
+    """Writes the sources of sizes, which follow from those of the inputs."""
+
+    def __init__(self, inputs: Sequence[BoundInput], *, symbolic: bool) -> None:
+        self._inputs, self._symbolic = inputs, symbolic
+        self._terms = _term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
+
+    def shape(self, output: Output) -> str | None:
+        """Write the source of the shape that the session writes; None when it is known only after the run."""
+        sizes = list(output.meta.shape)
+        if output.permutation is not None:
+            sizes = [sizes[d] for d in output.permutation]
+        if not self._symbolic and not all(isinstance(size, int) for size in sizes):
+            return None
+        return self.text(sizes)
+
+    def text(self, sizes: Sequence[Any], further: Mapping[Any, str] | None = None) -> str | None:
+        """Write the source of a tuple of sizes; None when neither the inputs nor what is known further determine them."""
+        sources = {**(further or {}), **self._terms}
+        texts = [_torch.expression_over(size, sources) for size in sizes]
+        known = [text if text.isdecimal() else f"int({text})" for text in texts if text is not None]
+        return None if len(known) < len(texts) else f"({''.join(f'{text}, ' for text in known)})"
+
+    def strides(self, name: str, output: Output) -> str | None:
+        """Write the source of the strides of a result: of its own sizes too, and of strides of what it would be a view of."""
+        pairs = _sizes_of(name, output.meta)
+        tensors = [(place, item.meta) for place, item in enumerate(self._inputs) if isinstance(item.meta, torch.Tensor)]
+        pairs += [(f"a{place}.stride({dim})", stride) for place, meta in tensors for dim, stride in enumerate(meta.stride())]
+        return self.text(output.meta.stride(), _term_sources(pairs))
+
+
+def _place(name: str, meta: torch.Tensor, *, is_steady: bool = False) -> cuda.BoundPlace:
+    element = dtypes.element_types()[meta.dtype].onnx
+    return cuda.BoundPlace(name=name, device=devices.ort_device(meta.device), element=element, is_steady=is_steady)
+
+
+def _input_name(item: BoundInput) -> str:
+    return item.name if item.permutation is None else permuted_name(item.name)
+
+
+def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[str]:
+    """Bind a tensor, unless it has fixed sizes and lies where the binding has it already."""
+    if not has_fixed_sizes(meta):
+        return [bind]
+    return [f"if {known} != {pointer}: {bind}; {known} = {pointer}"]
 
 
 def _sizes_of(name: str, meta: Any) -> list[tuple[str, Any]]:
