@@ -7,7 +7,7 @@ of which the session runs once more on the same buffers.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,8 +89,8 @@ def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bo
 
 def _call_through(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, *, waits: bool, rounds: bool) -> None:
     class Calls(cuda.DeviceCalls):
-        def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 - those of the real one
-            super().__init__(*args, **{**settings, "waits": waits})
+        def __init__(self, device: torch.device, given: Any, kinds: Any, needs: cuda.CallNeeds) -> None:  # noqa: ANN401 - of the real one
+            super().__init__(device, given, kinds, replace(needs, waits=waits))
             fake.made.append(self)
 
         def _submit(self, binding: Any, options: Any) -> None:  # noqa: ANN401 - same

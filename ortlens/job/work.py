@@ -36,19 +36,11 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
     import torch
 
     from ortlens.lens.explain import planned_device
-    from ortlens.lens.explain_torch import explain_under
+    from ortlens.lens.explain_torch import Wanted, explain_under
 
     with torch.no_grad() if request.no_grad else contextlib.nullcontext():
-        explain_under(
-            lens,
-            target,
-            args,
-            kwargs,
-            dry_run=request.dry_run,
-            dynamic=request.dynamic,
-            calls=request.calls,
-            device=planned_device(target, request.device, dry_run=request.dry_run),
-        )
+        device = planned_device(target, request.device, dry_run=request.dry_run)
+        explain_under(lens, target, args, kwargs, Wanted(request.dynamic, request.calls, device))
         seen = lens.captured() if request.profile or request.verify else None
         if request.profile and seen and seen.sessions:  # else the summary says why ONNX Runtime computed nothing
             lens.profile(*args, **_budget(request), **kwargs)

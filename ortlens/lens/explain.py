@@ -124,11 +124,11 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> Lens:
-        from ortlens.lens.explain_torch import explain_under, name_of
+        from ortlens.lens.explain_torch import Wanted, explain_under, name_of
         from ortlens.lens.lens import Lens
 
         lens = Lens(backend, options=options, name=name or name_of(target), dry_run=dry_run)
-        explain_under(lens, target, args, kwargs, dry_run=dry_run, dynamic=dynamic, calls=calls, device=planned)
+        explain_under(lens, target, args, kwargs, Wanted(dynamic, calls, planned))
         return lens
 
     return run

@@ -12,7 +12,7 @@ import inspect
 import time
 import traceback
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -43,36 +43,36 @@ if TYPE_CHECKING:
 _STABLE_NS = 1_000_000_000  # explain() calls for about a second
 
 
-def explain_under(  # noqa: PLR0913 - those of `explain`
-    lens: Lens,
-    target: Callable[..., Any] | ExportedProgram,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    dry_run: bool = False,
-    dynamic: bool | None = None,
-    calls: int | None = None,
-    device: torch.device | None = None,
+class Wanted(NamedTuple):
+    """How a target is explained; the names are those of `explain`."""
+
+    dynamic: bool | None = None
+    calls: int | None = None
+    device: torch.device | None = None
+
+
+def explain_under(
+    lens: Lens, target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: Wanted
 ) -> None:
-    """Explain with a lens that has recorded nothing yet and was made with this `dry_run`; what it recorded stays if the target raises."""
+    """Explain with a lens that has recorded nothing yet; what it recorded stays if the target raises."""
     recorder, targets = lens.compilations.recorder, lens.compilations.targets
     targets.example = args, dict(kwargs)
     with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
         _torch.trace_again(target)
-    compiler = partial(_torch.compiled_apart, dynamic=dynamic)
+    compiler = partial(_torch.compiled_apart, dynamic=wanted.dynamic)
     plain, fast = target, None
     if is_generate(target):
         generating = Generating(target, partial(compiler, backend=lens))
         plain, fast, targets.steps = generating.uncompiled, generating.compiled, generating.readings
         targets.add(target, fast, parts=generating.parts)
     fast = fast or _compiled(target, lens, compiler)
-    if dry_run:
-        lens.result = _try_with_fakes(lens, target, fast, args, kwargs, device)
+    if targets.dry_run:
+        lens.result = _try_with_fakes(lens, target, fast, args, kwargs, wanted.device)
     else:
         again = partial(compiler, backend=lens.apart)
-        lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls, again)
+        lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), wanted.calls, again)
     if not targets.callables and not recorder.records(r.Break):
-        targets.note_empty(target, args, kwargs, varies_whole=bool(dynamic))
+        targets.note_empty(target, args, kwargs, varies_whole=bool(wanted.dynamic))
 
 
 def _compiled(target: Callable[..., Any] | ExportedProgram, lens: Lens, compiler: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ def freeze(
     given: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback, "options": options}
     refuse_reserved(target, given)
     backend = OrtBackend.get_cached_instance_for_options(given.pop("options"))
-    return freeze_with(target, args, kwargs, backend=backend, breaks=lambda: _breaks_of(target, args, kwargs), **given)
+    return freeze_with(target, args, kwargs, given, backend=backend, breaks=lambda: _breaks_of(target, args, kwargs))
 
 
 def _breaks_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[r.Break]:

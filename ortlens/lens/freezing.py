@@ -27,18 +27,20 @@ _MOST_LISTED = 8
 _OPTIONS = {"dynamic", "dynamic_shapes", "fallback", "options"}
 
 
-def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the breaks come from
+def freeze_with(  # noqa: PLR0913 - what `ortlens.freeze` is given, and where the breaks come from
     target: Callable[..., Any] | ExportedProgram,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    given: Mapping[str, Any],
     *,
     backend: OrtBackend,
     breaks: Callable[[], Sequence[r.Break]],
-    dynamic: bool | None = None,
-    dynamic_shapes: Any = None,
-    fallback: Callable[..., Any] | None = None,
 ) -> Frozen:
-    """Trace a target, compile it and freeze it; `breaks` returns the graph breaks for the message if it is no single graph."""
+    """Trace a target, compile it and freeze it; `breaks` returns the graph breaks for the message if it is no single graph.
+
+    `given` are the arguments of `ortlens.freeze` that are not the target's, but for the options.
+    """
+    dynamic, dynamic_shapes, fallback = (given[name] for name in ("dynamic", "dynamic_shapes", "fallback"))
     if dynamic and dynamic_shapes is not None:
         raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")
     if fallback is not None and not callable(fallback):

@@ -502,7 +502,7 @@ class Lens(CaptureView):
             if self._targets.example is None:
                 raise UsageError("the arguments of the target are not known; pass them to freeze(), as calls will pass them")
             args, kwargs = self._targets.example
-        return freeze_with(target, args, kwargs, backend=self._backend_for(None), breaks=lambda: self.captured().breaks, **given)
+        return freeze_with(target, args, kwargs, given, backend=self._backend_for(None), breaks=lambda: self.captured().breaks)
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> ExportedModel:
         """Write the ONNX model for deployment, if ONNX Runtime runs the whole model as one partition.

@@ -119,6 +119,17 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from _nodes(inner)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNeeds:
+    """What the calls of a session on a device have to do, and may."""
+
+    waits: bool  # a call returns or copies values of the host, so it waits for the device
+    plain: bool  # use neither a stream of its own nor graphs; calls wait for the device then
+    replays: bool  # the session may capture CUDA graphs
+    varies: bool = False  # it serves several sizes
+    channels_last: bool = False  # its convolutions are computed so
+
+
 class DeviceCalls:
     """How one session on a CUDA device is called.
 
@@ -127,26 +138,13 @@ class DeviceCalls:
         replays: Whether the session can capture CUDA graphs.
     """
 
-    def __init__(  # noqa: PLR0913 - what is known of the session, each by name
-        self,
-        device: torch.device,
-        given: Mapping[str, Any],
-        kinds: Sequence[str],
-        *,
-        waits: bool,
-        plain: bool,
-        replays: bool,
-        varies: bool = False,
-        channels_last: bool = False,
-    ) -> None:
+    def __init__(self, device: torch.device, given: Mapping[str, Any], kinds: Sequence[str], needs: CallNeeds) -> None:
         """Choose the settings of a session that is still to be created.
 
-        `given` are the user's provider options, `kinds` what `tf32_kinds` finds in the model. `waits`: a call returns or copies values of
-        the host, so it waits for the device. `plain`: use neither a stream of its own nor graphs; calls wait for the device then.
-        `varies`: one session serves several sizes. `channels_last`: convolutions are computed so.
+        `given` are the user's provider options, `kinds` what `tf32_kinds` finds in the model.
         """
         self.device = device
-        self.replays = replays and not waits
+        self.replays = needs.replays and not needs.waits
         self._computes = frozenset(kinds)
         self._kinds = () if "use_tf32" in given else tuple(kinds)
         self._is_rounding_chosen = bool(kinds) and str(given.get("use_tf32", "0")) == "1"  # by the user, whatever PyTorch does
@@ -155,18 +153,18 @@ class DeviceCalls:
         own = {"use_tf32": str(int(all(self._allowed)))}
         if device.index:
             own["device_id"] = str(device.index)
-        if varies:  # the default tries all algorithms of each convolution whenever a size is new
+        if needs.varies:  # the default tries all algorithms of each convolution whenever a size is new
             own["cudnn_conv_algo_search"] = "HEURISTIC"
-        if channels_last:
+        if needs.channels_last:
             own["prefer_nhwc"] = "1"
-        if not plain and _STREAM_SETTINGS.isdisjoint(given):
+        if not needs.plain and _STREAM_SETTINGS.isdisjoint(given):
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no annotations here
             own["user_compute_stream"] = str(self._stream.cuda_stream)
         self.replays &= self._stream is not None
         if self.replays:
             own["enable_cuda_graph"] = "1"
         self.settings: dict[str, Any] = {**own, **given}
-        entries = {} if waits or self._stream is None else {"disable_synchronize_execution_providers": "1"}
+        entries = {} if needs.waits or self._stream is None else {"disable_synchronize_execution_providers": "1"}
         self._options = _ort.run_options({**entries, **({"gpu_graph_id": _NEVER_IN_A_GRAPH} if self.replays else {})})
         self._has_run = False
         self.alone = threading.RLock()  # while a graph is captured, nothing else may be queued on the stream

@@ -269,16 +269,14 @@ class SessionFactory:
         waits = any(isinstance(meta, torch.Tensor) and meta.device.type == "cpu" for meta in metas)
         waits |= any(not isinstance(node.meta["val"], torch.Tensor) for node in self.partition.outputs)
         given = dict(wanted)[kind.provider]
-        calls = kind.calls(  # type: ignore[misc]  # it has them
-            device,
-            given,
-            cuda.tf32_kinds(model),
+        needs = cuda.CallNeeds(
             waits=waits,
             plain=not extras,
             replays=extras is Extras.GRAPHS,
             varies=self.partition.has_symbolic_sizes and not dimensions,
             channels_last=bool(extras) and cuda.is_faster_with_channels_last(model),
         )
+        calls = kind.calls(device, given, cuda.tf32_kinds(model), needs)  # type: ignore[misc]  # it has them
         return calls, [(name, calls.settings if name == kind.provider else settings) for name, settings in wanted]
 
     def device_of_calls(self) -> tuple[torch.device, devices.DeviceKind] | None:

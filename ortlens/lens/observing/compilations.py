@@ -265,7 +265,7 @@ class CompiledTargets:
         self.is_empty = False  # whether there were none, because the target computes nothing
         self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
-        self._dry_run = dry_run
+        self.dry_run = dry_run
 
     def note_compilation(self) -> str | None:
         """Note the function that Dynamo is compiling now, and return its name, with a number if another one has it; None if unknown."""
@@ -328,7 +328,7 @@ class CompiledTargets:
         return self.callables[0].function
 
     def _require_any(self) -> None:
-        if self._dry_run:
+        if self.dry_run:
             raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
         if not self.callables and self._recorder.records(r.Break):
             raise UsageError("nothing was compiled: PyTorch could not trace the function and ran it as it is; see lens.breaks for the line")

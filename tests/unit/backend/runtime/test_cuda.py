@@ -46,7 +46,7 @@ def compiled(model: Any, **options: Any) -> tuple[Any, ortlens.Lens]:  # noqa: A
 
 
 def calls_of(given: dict[str, Any], *kinds: str, index: int = 0, waits: bool = False, replays: bool = True) -> cuda.DeviceCalls:
-    return cuda.DeviceCalls(torch.device("cuda", index), given, kinds, waits=waits, plain=False, replays=replays)
+    return cuda.DeviceCalls(torch.device("cuda", index), given, kinds, cuda.CallNeeds(waits=waits, plain=False, replays=replays))
 
 
 def model_of(*operators: str) -> onnx.ModelProto:
@@ -82,7 +82,7 @@ def test_the_settings_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
         "cudnn_conv_algo_search": "HEURISTIC",
     }
     assert not calls_of({}, waits=True).replays, "what waits for the device cannot replay"
-    varying = cuda.DeviceCalls(torch.device("cuda:0"), {}, (), waits=False, plain=True, replays=True, varies=True)
+    varying = cuda.DeviceCalls(torch.device("cuda:0"), {}, (), cuda.CallNeeds(waits=False, plain=True, replays=True, varies=True))
     assert varying.settings == {"use_tf32": "1", "cudnn_conv_algo_search": "HEURISTIC"}
     given = calls_of({"user_compute_stream": "7"})
     assert not given.replays
