@@ -5,6 +5,7 @@ What lowers, partitions and converts is imported when a graph needs it: a proces
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from dataclasses import replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch.fx
+    from torch.export import ExportedProgram
 
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.graph import CompiledGraph
@@ -86,6 +88,21 @@ class GraphCompiler:
     def custom_targets(self) -> frozenset[Any]:
         """Return the operators that have functions of the user's, for this backend or for the whole process."""
         return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})
+
+    def lowered_from(
+        self, program: ExportedProgram, *, recorder: Recorder | None = None, updates_in_place: bool = False
+    ) -> tuple[ExportedProgram, LoweredGraph]:
+        """Decompose an exported program with the tables of this backend; `updates_in_place` is as for `lower_program`."""
+        from ortlens.backend.lowering.exported import lower_program
+
+        started = time.perf_counter_ns()
+        table = self.decompositions()
+        loading_ns = time.perf_counter_ns() - started
+        report = self.failure_reporter(recorder)
+        decomposed, lowered = lower_program(
+            program, decompositions=table, custom_targets=self.custom_targets(), on_failure=report, updates_in_place=updates_in_place
+        )
+        return decomposed, replace(lowered, loading_ns=loading_ns)
 
     def compile(
         self,

@@ -298,7 +298,7 @@ def test_reductions_of_sizes_that_vary_add_no_condition(place: int) -> None:
     """What tracing found about sizes is all: how an operator is lowered is right for every size."""
     function, shape = REDUCTIONS[place]
     program, _ = program_of(function, (torch.rand(shape),), {}, dynamic_shapes=True)
-    _, _, arguments = lowered_for(program, OrtBackend(), source=function, traced=function)
+    arguments = lowered_for(program, OrtBackend(), source=function, traced=function).arguments
     traced = _torch.guard_texts(program)
     assert [text for text in arguments.guard_texts if text not in traced and not _is_of_contiguity(text)] == []
 

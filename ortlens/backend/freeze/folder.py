@@ -18,7 +18,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from ortlens import model_file
 from ortlens._files import whole_folder
 from ortlens.backend.deploy import signature
-from ortlens.backend.deploy.export import export_graph
+from ortlens.backend.deploy.export import WeightSource, export_graph
 from ortlens.backend.deploy.signature import ConstantLeaf, json_from_signature
 from ortlens.backend.freeze import loader
 from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
@@ -78,7 +78,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     leaves = [leaf.name for leaf in arguments.signature.leaves]
     guards = (*arguments.guard_texts, *squeezed_sizes(frozen.program, size_sources(frozen.program, leaves)))
     boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments, least=1), has_loader=True)
-    export_graph(steps.graph, folder / _MODEL, boundary=boundary, inline_bytes=_INLINE_BYTES)
+    export_graph(steps.graph, folder / _MODEL, WeightSource(), boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
