@@ -22,7 +22,7 @@ from ortlens.backend.runtime import devices, in_place
 from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, PartitionRunner, RunnerCallbacks, count_of
-from ortlens.backend.runtime.session import SessionFactory, boundary_of
+from ortlens.backend.runtime.session import SessionFactory
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.cache.store import CachedModel, ModelCache
+    from ortlens.backend.cache.store import ConvertedModel, ModelCache
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.partitioning.plan import Plan
@@ -102,14 +102,17 @@ class CompileContext:
                 raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
         return model
 
-    def runner(self, lowered: LoweredGraph, plan: Plan, partition: GraphPartition, made: CachedModel, *, cached: bool) -> PartitionRunner:
+    def runner(
+        self, lowered: LoweredGraph, plan: Plan, partition: GraphPartition, made: ConvertedModel, *, cached: bool
+    ) -> PartitionRunner:
         """Make the runner of a partition from its model, which has the user's transforms applied; `cached`: by an earlier process."""
         inference, inputs = lowered.phase == "inference", inputs_of(plan.graph)
         static = {inputs[place] for place in lowered.static_inputs if place < len(inputs)}
         factory = SessionFactory(
             partition=partition,
             model=made.model,
-            **boundary_of(made.facts),
+            permutations=made.permutations,
+            output_names=made.output_names,
             options=self.options,
             weight_inputs=frozenset(place for place, node in enumerate(partition.inputs) if node in static),
             freezes=inference and self.options.freeze_weights is not False,

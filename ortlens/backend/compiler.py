@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import torch.fx
     from torch.export import ExportedProgram
 
+    from ortlens.backend.ahead import RestoredPlan
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.recording.reporter import GraphReporter
-    from ortlens.backend.saved_graph import SavedGraph
     from ortlens.backend.whole_graph import CachedGraph
     from ortlens.trace.recorder import Recorder
 
@@ -152,13 +152,15 @@ class GraphCompiler:
         graph.prepare(list(values))
         return graph
 
-    def restored(self, saved: SavedGraph, *, recorder: Recorder | None) -> CompiledGraph:
+    def restored(
+        self, lowered: LoweredGraph, planner_of: Callable[[CompileContext], RestoredPlan], *, recorder: Recorder | None
+    ) -> CompiledGraph:
         """Make a graph that another process planned and converted."""
         from ortlens.backend.graph import CompiledGraph
 
-        reporter = _reporter(recorder, saved.lowered)
+        reporter = _reporter(recorder, lowered)
         context = CompileContext(options=self.options, reporter=reporter, counts=self._counts)
-        graph = CompiledGraph(saved.lowered, context, saved)
+        graph = CompiledGraph(lowered, context, planner_of(context))
         self.graphs.add(graph)
         if recorder is not None:
             recorder.live.append(graph)

@@ -43,8 +43,7 @@ def same(actual: Any, expected: Any) -> None:  # noqa: ANN401 - results of any s
             assert not left.requires_grad
             torch.testing.assert_close(left, right.detach(), atol=1e-5, rtol=1e-5)
         else:
-            assert type(left) is type(right)
-            assert left == right
+            assert (type(left), left) == (type(right), right)
 
 
 def mlp() -> nn.Sequential:
