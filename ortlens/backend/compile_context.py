@@ -149,8 +149,8 @@ class CompileContext:
             return None
         missing = [name for name in info.wanted_providers if name not in info.providers]
         if missing:
-            self.reporter.provider_missing(missing, info.providers)
-        return self.reporter.session_made(runner, info, dumped)
+            self.reporter.sessions.provider_missing(missing, info.providers)
+        return self.reporter.sessions.session_made(runner, info, dumped)
 
     def _run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
         self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
@@ -159,11 +159,11 @@ class CompileContext:
 
     def _session_dropped(self, runner: PartitionRunner) -> None:
         if self.reporter is not None:
-            self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
+            self.reporter.sessions.session_dropped(runner, MAX_SIZE_SESSIONS)
 
     def _called_in_capture(self, runner: PartitionRunner) -> None:
         if self.reporter is not None:
-            self.reporter.called_in_capture(runner)
+            self.reporter.sessions.called_in_capture(runner)
 
     def _graph_failed(self, runner: PartitionRunner, error: Exception) -> None:
         title = f"capturing a CUDA graph of partition {runner.partition.index} failed; its session runs without one"
@@ -177,7 +177,7 @@ class CompileContext:
         which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
         said = f"{which} changed in a way that torch does not count; up to {calls - 1} earlier calls may have used the previous values"
         if self.reporter is not None:
-            self.reporter.stale_weights_detected(runner, said, nodes)
+            self.reporter.sessions.stale_weights_detected(runner, said, nodes)
         warnings.warn(f"ortlens: {said}; write under torch.no_grad() instead", RuntimeWarning, stacklevel=2)
 
     def report_failure(self, rule: str, title: str, error: Exception) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.recording.reporter import Identity
+    from ortlens.backend.recording.records import Identity
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.threads import ThreadChoice
 
