@@ -7,6 +7,7 @@ on the disk, and moved. What was there before stays until then. A folder is made
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -28,12 +29,12 @@ def temp_sibling(path: Path) -> Path:
     return path.with_name(f".ortlens-{secrets.token_hex(6)}.tmp")
 
 
-def opened_above_streams(path: str | os.PathLike[str], flags: int) -> int:
+def opened_above_streams(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """Open a file under a descriptor from 3 on, above those of the standard streams; no child process inherits it.
 
     A daemon has closed these, and the system gives their numbers to the next files: what any library then prints would go into our file.
     """
-    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
+    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), mode)
     below: list[int] = []
     try:
         while descriptor <= _STANDARD_ERROR:
@@ -53,13 +54,20 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         with target.open("wb") as stream:
             yield stream
         return
-    temporary = temp_sibling(target)
+    with replaced_file(target) as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yield a file that replaces `path` whole or not at all, a link included; `mode` is as for `os.open`."""
+    temporary = temp_sibling(path)
     try:
-        with open(temporary, "xb", opener=opened_above_streams) as stream:
+        with open(temporary, "xb", opener=functools.partial(opened_above_streams, mode=mode)) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(target)
+        temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

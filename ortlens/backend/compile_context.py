@@ -22,7 +22,7 @@ from ortlens.backend.runtime import devices, in_place
 from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, PartitionRunner, RunnerCallbacks, count_of
-from ortlens.backend.runtime.session import SessionFactory, boundary_of
+from ortlens.backend.runtime.session import SessionFactory
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.cache.store import CachedModel, ModelCache
+    from ortlens.backend.cache.store import ConvertedModel, ModelCache
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.partitioning.plan import Plan
@@ -102,14 +102,17 @@ class CompileContext:
                 raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
         return model
 
-    def runner(self, lowered: LoweredGraph, plan: Plan, partition: GraphPartition, made: CachedModel, *, cached: bool) -> PartitionRunner:
+    def runner(
+        self, lowered: LoweredGraph, plan: Plan, partition: GraphPartition, made: ConvertedModel, *, cached: bool
+    ) -> PartitionRunner:
         """Make the runner of a partition from its model, which has the user's transforms applied; `cached`: by an earlier process."""
         inference, inputs = lowered.phase == "inference", inputs_of(plan.graph)
         static = {inputs[place] for place in lowered.static_inputs if place < len(inputs)}
         factory = SessionFactory(
             partition=partition,
             model=made.model,
-            **boundary_of(made.facts),
+            permutations=made.permutations,
+            output_names=made.output_names,
             options=self.options,
             weight_inputs=frozenset(place for place, node in enumerate(partition.inputs) if node in static),
             freezes=inference and self.options.freeze_weights is not False,
@@ -146,8 +149,8 @@ class CompileContext:
             return None
         missing = [name for name in info.wanted_providers if name not in info.providers]
         if missing:
-            self.reporter.provider_missing(missing, info.providers)
-        return self.reporter.session_made(runner, info, dumped)
+            self.reporter.sessions.provider_missing(missing, info.providers)
+        return self.reporter.sessions.session_made(runner, info, dumped)
 
     def _run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
         self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
@@ -156,11 +159,11 @@ class CompileContext:
 
     def _session_dropped(self, runner: PartitionRunner) -> None:
         if self.reporter is not None:
-            self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
+            self.reporter.sessions.session_dropped(runner, MAX_SIZE_SESSIONS)
 
     def _called_in_capture(self, runner: PartitionRunner) -> None:
         if self.reporter is not None:
-            self.reporter.called_in_capture(runner)
+            self.reporter.sessions.called_in_capture(runner)
 
     def _graph_failed(self, runner: PartitionRunner, error: Exception) -> None:
         title = f"capturing a CUDA graph of partition {runner.partition.index} failed; its session runs without one"
@@ -174,7 +177,7 @@ class CompileContext:
         which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
         said = f"{which} changed in a way that torch does not count; up to {calls - 1} earlier calls may have used the previous values"
         if self.reporter is not None:
-            self.reporter.stale_weights_detected(runner, said, nodes)
+            self.reporter.sessions.stale_weights_detected(runner, said, nodes)
         warnings.warn(f"ortlens: {said}; write under torch.no_grad() instead", RuntimeWarning, stacklevel=2)
 
     def report_failure(self, rule: str, title: str, error: Exception) -> None:

@@ -5,6 +5,7 @@ What lowers, partitions and converts is imported when a graph needs it: a proces
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from dataclasses import replace
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch.fx
+    from torch.export import ExportedProgram
 
+    from ortlens.backend.ahead import RestoredPlan
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.recording.reporter import GraphReporter
-    from ortlens.backend.saved_graph import SavedGraph
     from ortlens.backend.whole_graph import CachedGraph
     from ortlens.trace.recorder import Recorder
 
@@ -87,6 +89,21 @@ class GraphCompiler:
         """Return the operators that have functions of the user's, for this backend or for the whole process."""
         return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})
 
+    def lowered_from(
+        self, program: ExportedProgram, *, recorder: Recorder | None = None, updates_in_place: bool = False
+    ) -> tuple[ExportedProgram, LoweredGraph]:
+        """Decompose an exported program with the tables of this backend; `updates_in_place` is as for `lower_program`."""
+        from ortlens.backend.lowering.exported import lower_program
+
+        started = time.perf_counter_ns()
+        table = self.decompositions()
+        loading_ns = time.perf_counter_ns() - started
+        report = self.failure_reporter(recorder)
+        decomposed, lowered = lower_program(
+            program, decompositions=table, custom_targets=self.custom_targets(), on_failure=report, updates_in_place=updates_in_place
+        )
+        return decomposed, replace(lowered, loading_ns=loading_ns)
+
     def compile(
         self,
         lowered: LoweredGraph,
@@ -135,13 +152,15 @@ class GraphCompiler:
         graph.prepare(list(values))
         return graph
 
-    def restored(self, saved: SavedGraph, *, recorder: Recorder | None) -> CompiledGraph:
+    def restored(
+        self, lowered: LoweredGraph, planner_of: Callable[[CompileContext], RestoredPlan], *, recorder: Recorder | None
+    ) -> CompiledGraph:
         """Make a graph that another process planned and converted."""
         from ortlens.backend.graph import CompiledGraph
 
-        reporter = _reporter(recorder, saved.lowered)
+        reporter = _reporter(recorder, lowered)
         context = CompileContext(options=self.options, reporter=reporter, counts=self._counts)
-        graph = CompiledGraph(saved.lowered, context, saved)
+        graph = CompiledGraph(lowered, context, planner_of(context))
         self.graphs.add(graph)
         if recorder is not None:
             recorder.live.append(graph)

@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
     import torch.fx
 
+    from ortlens.backend.ahead import RestoredPlan
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.planner import Planner
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.backend.saved_graph import SavedGraph, SavedPlan
     from ortlens.trace.runlog import EagerLog
 
 
 class CompiledGraph:
     """A graph that can be called."""
 
-    def __init__(self, lowered: LoweredGraph, context: CompileContext, saved: SavedGraph | None = None) -> None:
-        """Plan and convert the graph, unless it was `saved` after that."""
+    def __init__(self, lowered: LoweredGraph, context: CompileContext, planner: Planner | RestoredPlan | None = None) -> None:
+        """Plan and convert the graph; a `planner` has what another process planned and converted."""
         self.lowered = lowered  # the ATen graph
         self.context = context  # how it is compiled
         self.runners: list[PartitionRunner] = []  # one per partition, in the order of execution; none when PyTorch runs the whole graph
-        self._is_guarded = lowered.compile_id is not None and saved is None  # by Dynamo, against most interpreters
+        self._is_guarded = lowered.compile_id is not None and planner is None  # by Dynamo, against most interpreters
         self.phases = Phases()  # time spent in each phase of compilation
         # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
@@ -59,7 +59,11 @@ class CompiledGraph:
         self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
         self._lock = threading.RLock()
         try:
-            self._planner = _planner(lowered, context, self.phases, saved)
+            if planner is None:
+                from ortlens.backend.planner import Planner  # here, since what another process planned needs nothing that converts
+
+                planner = Planner(lowered, context, self.phases)
+            self._planner = planner
             self._plan()
             if context.dry_run:
                 self.run = self._with_views(eager_graph(lowered.partitioned))
@@ -188,7 +192,7 @@ class CompiledGraph:
             reporter.amend_phases(self.phases)
         self.note_weights(args)
         self.run, self._runs_program = self._program(log), True
-        self._cache_whole()
+        whole_graph.store(self)
 
     def unlogged(self) -> Callable[[list[Any]], list[Any]]:
         """Return what `run` is where no lens times the nodes that PyTorch runs."""
@@ -232,28 +236,6 @@ class CompiledGraph:
             step(1)
         return True
 
-    def _cache_whole(self) -> None:
-        """Cache the whole graph, if it may be and one partition computes every output."""
-        cache, key = self.context.cache, self.context.whole_graph_key
-        if cache is None or key is None or len(self.runners) != 1 or program.eager_nodes(self.plan) or self.numbers_from_torch():
-            return
-        (runner,) = self.runners
-        from ortlens.backend.planner import model_key
-
-        views, outputs = self.lowered.views, self.output_nodes()
-        windows = [(place, None) for place in range(len(outputs))] if views is None else views.windows()
-        if windows is None:
-            return
-        whole_graph.store(
-            cache,
-            key,
-            partition=runner.partition,
-            model_key=model_key(runner.partition, self.context),
-            inputs=self.placeholders(),
-            static_inputs=self.lowered.static_inputs,
-            outputs=[(outputs[place], window) for place, window in windows],
-        )
-
     def _fall_back(self, error: Exception) -> None:
         """Let PyTorch run the whole graph, unless the user asked for errors or for something impossible."""
         if self.context.options.on_error == "raise" or self.context.deployed or is_for_the_user(error):
@@ -265,16 +247,6 @@ class CompiledGraph:
         if self.context.reporter is not None:
             self.context.reporter.graph_lost(self.lowered.module, f"preparing the graph raised {short_text(error)}", full_text(error))
         self.context.report_failure("backend_failed", LEFT_TO_TORCH, error)
-
-
-def _planner(lowered: LoweredGraph, context: CompileContext, phases: Phases, saved: SavedGraph | None) -> Planner | SavedPlan:
-    if saved is not None:
-        from ortlens.backend.saved_graph import SavedPlan
-
-        return SavedPlan(saved, context)
-    from ortlens.backend.planner import Planner  # here, since what was saved needs nothing that plans and converts
-
-    return Planner(lowered, context, phases)
 
 
 def eager_graph(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.basis.options import OrtBackendOptions, Provider
     from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.recording.reporter import Identity
+    from ortlens.backend.recording.records import Identity
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import RunLog

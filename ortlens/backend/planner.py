@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.basis.options import registered_ops
 from ortlens.backend.basis.provenance import tensors_in
 from ortlens.backend.cache.fingerprint import key_of
-from ortlens.backend.cache.store import CachedModel
+from ortlens.backend.cache.store import ConvertedModel
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.converter import NodeFailures
@@ -248,27 +249,27 @@ class Planner:
         started = time.perf_counter_ns()
         model = self._context.transformed(cached.model)
         self._phases.optimize_ns += time.perf_counter_ns() - started
-        return self._context.runner(self._lowered, self.plan, partition, CachedModel(model=model, facts=cached.facts), cached=hit)
+        return self._context.runner(self._lowered, self.plan, partition, replace(cached, model=model), cached=hit)
 
-    def _model_of(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
+    def _model_of(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> tuple[ConvertedModel, bool]:
         """Load a partition's model from the cache or make it, before the user's transforms; tells whether it comes from the cache."""
         cache = self._context.cache
         if cache is None:
             return self._converted(partition, step), False
         key = model_key(partition, self._context)
-        cached = cache.load(key)
+        cached = cache.model(key)
         if cached is not None:
             return cached, True
         made = self._converted(partition, step)
-        if key is not None and made.facts["optimized"]:
+        if key is not None and made.is_optimized:
             try:
-                cache.store(key, made)
+                cache.store(key, made.saved())
             except OSError as error:
                 title = "a converted model could not be kept in cache_dir; it runs nevertheless"
                 self._context.report_failure("cache_failed", title, error)
         return made, False
 
-    def _converted(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> CachedModel:
+    def _converted(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> ConvertedModel:
         options, started = self._context.options, time.perf_counter_ns()
         try:
             name = f"partition_{partition.index}"
@@ -281,8 +282,9 @@ class Planner:
             model = converter.to_opset(model, wanted)
         proto = converter.proto_from_model(model, converted.output_types)
         self._phases.optimize_ns += time.perf_counter_ns() - started
-        names = [value.name for value in proto.graph.output]
-        return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized, "outputs": names})
+        names = tuple(value.name for value in proto.graph.output)
+        orders = tuple(converted.output_permutations)
+        return ConvertedModel(model=proto, permutations=orders, output_names=names, is_optimized=optimized)
 
     def _optimized(self, partition: extraction.GraphPartition, model: ir.Model) -> tuple[ir.Model, bool]:
         if self._context.dry_run:

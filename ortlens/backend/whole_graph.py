@@ -12,19 +12,18 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import onnx
 import torch
 import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.basis.options import dump_prefix
+from ortlens.backend.basis.saved_graph import SavedGraph
 from ortlens.backend.cache import fingerprint
 from ortlens.backend.cache.fingerprint import key_of
-from ortlens.backend.cache.store import CachedModel, ModelCache
 from ortlens.backend.partitioning.extraction import GraphPartition
 from ortlens.backend.runtime.runner import PartitionRunner
-from ortlens.backend.runtime.session import SessionFactory, boundary_of
+from ortlens.backend.runtime.session import SessionFactory
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
 
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.backend.cache.store import ModelCache
     from ortlens.backend.compile_context import CompileContext
+    from ortlens.backend.graph import CompiledGraph
 
 
 def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
@@ -48,33 +49,31 @@ def _is_dynamic(value: torch.Tensor) -> bool:
     return any(_torch.is_symbolic(size) for size in (*value.shape, *value.stride()))
 
 
-def store(  # noqa: PLR0913 - what is known about a graph, each by name
-    cache: ModelCache,
-    key: str,
-    *,
-    partition: GraphPartition,
-    model_key: str | None,
-    inputs: Sequence[torch.fx.Node],
-    static_inputs: frozenset[int],
-    outputs: Sequence[tuple[Any, list[Any] | None]],
-) -> None:
-    """Cache a graph whose only partition computes every output: a node, or a constant, with shape, strides and offset of a view."""
+def store(graph: CompiledGraph) -> None:
+    """Cache a graph that has sessions, if it may be and one partition computes every output."""
+    cache, key, views = graph.context.cache, graph.context.whole_graph_key, graph.lowered.views
+    if cache is None or key is None or len(graph.runners) != 1 or graph.left_in_torch() or graph.numbers_from_torch():
+        return
+    from ortlens.backend.planner import model_key  # a process that finds its graph imports nothing that plans
+
+    partition, outputs = graph.runners[0].partition, graph.output_nodes()
     made = list(partition.outputs)
     values = [_described(node.meta["val"]) for node in made]
-    covered = all(isinstance(node, torch.fx.Node) and node in made for node, _ in outputs)
-    if model_key is None or None in values or not covered:
+    windows = [(place, None) for place in range(len(outputs))] if views is None else views.windows()
+    model = model_key(partition, graph.context)
+    if windows is None or model is None or None in values or any(outputs[place] not in made for place, _ in windows):
         return
     facts = {
-        "model": model_key,
-        "names": [node.name for node in inputs],
-        "weights": sorted(static_inputs),
+        "model": model,
+        "names": [node.name for node in graph.placeholders()],
+        "weights": sorted(graph.lowered.static_inputs),
         "values": values,
-        "outputs": [made.index(node) for node, _ in outputs],
-        "windows": [window for _, window in outputs],
+        "outputs": [made.index(outputs[place]) for place, _ in windows],
+        "windows": [window for _, window in windows],
         "work": work_of(partition.nodes),
     }
     with contextlib.suppress(OSError):  # reported already, when the model itself could not be stored
-        cache.store(key, CachedModel(model=onnx.ModelProto(), facts=facts))
+        cache.store(key, SavedGraph(manifest=facts, files={}))
 
 
 def _described(value: Any) -> list[Any] | None:
@@ -124,14 +123,15 @@ def load(
 ) -> CachedGraph | None:
     """Look up a whole graph; None if the graph or its model is not in the cache."""
     found = cache.load(key)
-    cached = None if found is None else cache.load(str(found.facts.get("model")))
+    cached = None if found is None else cache.model(str(found.manifest.get("model")))
     if found is None or cached is None:
         return None
-    facts = found.facts
+    facts = found.manifest
     factory = SessionFactory(
         partition=_partition(module, inputs, facts),
         model=context.transformed(cached.model),
-        **boundary_of(cached.facts),
+        permutations=cached.permutations,
+        output_names=cached.output_names,
         options=context.options,
         weight_inputs=frozenset(facts["weights"]),
         freezes=context.options.freeze_weights is not False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.backend.deploy.export import export_graph, takes_numbers
+from ortlens.backend.deploy.export import WeightSource, export_graph, takes_numbers
 from ortlens.backend.freeze.arguments import Untraceable, parameter_names, program_of
 from ortlens.backend.freeze.exporting import boundary_of_graph, export_program
 from ortlens.errors import UsageError
@@ -34,10 +34,11 @@ def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: st
     # to be 0 at least.
     if target is None or backend is None or (graph is not None and takes_numbers(graph)):
         graph = graph or targets.require_one_graph()
-        return export_graph(graph, path, weights, boundary=boundary_of_graph(graph, parameter_names(target)))
+        return export_graph(graph, path, WeightSource(weights), boundary=boundary_of_graph(graph, parameter_names(target)))
+    source = WeightSource(weights, _tied_names(target))
     with _torch.objects_as_trees() as note:
         if targets.program is not None:
-            return export_program(targets.program, backend, path, weights, _tied_names(target))
+            return export_program(targets.program, backend, path, source)
         example = targets.calls.last if targets.example is None else targets.calls.first
         note(example)
         try:
@@ -47,13 +48,13 @@ def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: st
             def retraced(ones: Any) -> ExportedProgram:
                 return _traced(target, _with_ones(example, ones), targets.calls, note)
 
-            return export_program(program, backend, path, weights, _tied_names(target), retrace=retraced)
+            return export_program(program, backend, path, source, retrace=retraced)
         except UsageError:
             if not targets.calls.varies:
                 raise
             with contextlib.suppress(UsageError):  # some programs can be traced only for sizes that are neither 0 nor 1
                 program = _traced(target, example, targets.calls, note)
-                return export_program(program, backend, path, weights, _tied_names(target), least=1)
+                return export_program(program, backend, path, source, least=1)
             raise
 
 

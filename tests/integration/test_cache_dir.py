@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -174,10 +175,7 @@ def test_a_folder_that_cannot_be_written_costs_a_finding(tmp_path: pathlib.Path)
 
 
 def test_no_half_written_files_are_left(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pathlib.Path, "replace", full)
+    monkeypatch.setattr(pathlib.Path, "replace", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.warns(RuntimeWarning, match="No space left"):
         run(Small().eval(), tmp_path, X)
     assert list(tmp_path.iterdir()) == []

@@ -126,6 +126,8 @@ def test_other_versions_are_refused(saved: Callable[..., Path], monkeypatch: pyt
     monkeypatch.setattr(ahead, "surroundings", lambda: changed)
     with pytest.raises(ortlens.UnsupportedVersionError, match=rf"{name} \S+ \(here 0\)"):
         loaded_from(path)
+    with pytest.raises(ortlens.UnsupportedVersionError, match="compile it again"):
+        ahead.CompiledAhead.deserialize_compile_artifacts(b"\x0b\0\0\0torch=2.12.0")
 
 
 def test_session_options_cannot_be_saved(saved: Callable[..., Path]) -> None:

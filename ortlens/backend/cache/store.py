@@ -1,7 +1,7 @@
 """Converted models on disk, for later processes.
 
-There is one file per model, named by its key. A file is written to a temporary name and then moved, so that processes can share
-a folder. It is read only if its checksum is correct. Anything else, such as an entry of another version, a truncated file or a
+There is one file per model, named by its key, and written whole or not at all, so that processes can share a folder. It is read only if
+its checksums are correct. Anything else, such as an entry of another version, a truncated file or a
 foreign file, is a miss and gets overwritten. Nothing in a file is executed: it holds JSON and an ONNX model. No link is followed, and
 what others can write is not read.
 
@@ -11,43 +11,40 @@ Entries go along with `torch.compiler.save_cache_artifacts`. Those that `load_ca
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 import pathlib
 import stat
-import tempfile
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import onnx
 
 from ortlens import _torch
+from ortlens._files import replaced_file
+from ortlens.backend.basis.saved_graph import SavedGraph
 
-_MAGIC = b"ortlens cache 1\n"
-_DIGEST = 32
-_LENGTH = 8
+_MODEL = "model.onnx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CachedModel:
-    """What is kept of one conversion."""
+class ConvertedModel:
+    """The model of a partition, and what else is needed to run it."""
 
-    model: onnx.ModelProto  # the ONNX model, before the user's transforms
-    facts: dict[str, Any]  # everything else that is needed to run it, as JSON
+    model: onnx.ModelProto
+    permutations: tuple[tuple[int, ...] | None, ...]  # memory order of each output; None where an output is contiguous
+    output_names: tuple[str, ...]  # as converted, before the user's transforms
+    is_optimized: bool = True
 
-    def to_bytes(self) -> bytes:
+    def saved(self) -> SavedGraph:
         """Write it; nothing in it is executed when it is read."""
-        facts = json.dumps(self.facts).encode()
-        model: bytes = self.model.SerializeToString()
-        return len(facts).to_bytes(_LENGTH, "little") + facts + model
+        facts = {"permutations": self.permutations, "outputs": self.output_names}
+        return SavedGraph(manifest=facts, files={_MODEL: self.model.SerializeToString()})
 
     @staticmethod
-    def from_bytes(body: bytes) -> CachedModel:
-        """Read what `to_bytes` wrote; json and protobuf raise their own errors."""
-        length = int.from_bytes(body[:_LENGTH], "little")
-        facts = json.loads(body[_LENGTH : _LENGTH + length])
-        return CachedModel(model=onnx.ModelProto.FromString(body[_LENGTH + length :]), facts=facts)
+    def restored(saved: SavedGraph) -> ConvertedModel:
+        """Read what `saved` wrote; protobuf raises its own errors."""
+        orders = (None if order is None else tuple(order) for order in saved.manifest["permutations"])
+        model = onnx.ModelProto.FromString(saved.files[_MODEL])
+        return ConvertedModel(model=model, permutations=tuple(orders), output_names=tuple(saved.manifest["outputs"]))
 
 
 class ModelCache:
@@ -57,17 +54,24 @@ class ModelCache:
         """Use a folder, which is created when the first model is stored; one in which others can put models is refused."""
         self._folder = pathlib.Path(folder)
 
-    def load(self, key: str | None) -> CachedModel | None:
-        """Read a model; None for the key None, and if there is no model or its file is damaged."""
+    def load(self, key: str | None) -> SavedGraph | None:
+        """Read an entry; None for the key None, and if there is no entry, or its file is damaged or was renamed."""
         if key is None:
             return None
         try:
             data = self._read(key)
-            found = CachedModel.from_bytes(_checked(data, key))
+            found = SavedGraph.from_bytes(data)
+            if found.manifest.pop("key") != key:
+                return None
             _torch.record_artifact(key, data)
-        except Exception:  # noqa: BLE001 - json, protobuf and the system each raise their own errors; all of them are a miss
+        except Exception:  # noqa: BLE001 - json and the system each raise their own errors; all of them are a miss
             return None
         return found
+
+    def model(self, key: str | None) -> ConvertedModel | None:
+        """Read the model of a partition; None as for `load`."""
+        found = self.load(key)
+        return None if found is None else ConvertedModel.restored(found)
 
     def _read(self, key: str) -> bytes:
         """Read an entry, of the folder or, if that has none, of what `torch.compiler.load_cache_artifacts` brought."""
@@ -80,20 +84,13 @@ class ModelCache:
                 raise
             return data
 
-    def store(self, key: str, cached: CachedModel) -> None:
-        """Write a model, over whatever the key names now; raise `OSError` if the folder is not writable or others can write to it."""
-        body = cached.to_bytes()
-        data = _MAGIC + _digest(key, body) + body
+    def store(self, key: str, saved: SavedGraph) -> None:
+        """Write an entry, over whatever the key names now; raise `OSError` if the folder is not writable or others can write to it."""
+        data = replace(saved, manifest={**saved.manifest, "key": key}).to_bytes()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._refuse_shared()
-        descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{key[:16]}-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            pathlib.Path(temporary).replace(self._path(key))
-        except BaseException:
-            pathlib.Path(temporary).unlink(missing_ok=True)
-            raise
+        with replaced_file(self._path(key), mode=0o600) as file:
+            file.write(data)
         _torch.record_artifact(key, data)
 
     def _refuse_shared(self) -> None:
@@ -127,15 +124,3 @@ def _refuse_foreign(found: os.stat_result, path: pathlib.Path, writable: int, wh
 def _refuse_owner(found: os.stat_result, path: pathlib.Path) -> None:
     if found.st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, "it belongs to another user, so its models are not trusted; use a folder of your own", str(path))
-
-
-def _digest(key: str, body: bytes) -> bytes:
-    """Compute a checksum that includes the key, so that a renamed file is a miss."""
-    return hashlib.sha256(key.encode() + body).digest()
-
-
-def _checked(data: bytes, key: str) -> bytes:
-    body = data[len(_MAGIC) + _DIGEST :]
-    if not data.startswith(_MAGIC) or data[len(_MAGIC) : len(_MAGIC) + _DIGEST] != _digest(key, body):
-        raise ValueError("the file is damaged")
-    return body

@@ -41,20 +41,6 @@ if TYPE_CHECKING:
     from ortlens.backend.graph import CompiledGraph
 
 
-_SAFETENSORS_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWeight:
     """A weight that is loaded on demand."""
@@ -127,8 +113,9 @@ def _read_safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
             entries = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118 - not a mapping
     except safetensors.SafetensorError as error:
         raise ValueError(str(error)) from error
+    known = {element.short.upper(): dtype for dtype, element in dtypes.element_types().items()}
     for name, entry in entries:
-        dtype = _SAFETENSORS_DTYPES.get(entry.get_dtype())
+        dtype = known.get(entry.get_dtype())
         yield name, StoredWeight(shape=tuple(entry.get_shape()), dtype=dtype, load=loader(name), origin=path.name)
 
 
@@ -219,26 +206,36 @@ class Boundary:
     has_loader: bool = False  # whether a loader checks all conditions, also those of which ONNX has no form
 
 
-def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """Where the weights of a model are from."""
+
+    given: object = None  # for `open_weights`; None: the graph's own
+    aliases: Sequence[frozenset[str]] = ()  # names of tied weights
+
+    def names_of(self, name: str) -> frozenset[str]:
+        """Return all names of a weight."""
+        return next((names for names in self.aliases if name in names), frozenset({name}))
+
+
+def export_graph(
     graph: CompiledGraph,
     path: str | os.PathLike[str],
-    weights: object = None,
-    aliases: Sequence[frozenset[str]] = (),
+    weights: WeightSource,
     *,
-    boundary: Boundary | None = None,
+    boundary: Boundary,
     inline_bytes: int | None = None,
 ) -> ExportedModel:
     """Write the deployable model of a graph that runs as one partition; nothing is left behind if that fails.
 
-    `weights` is a source for `open_weights`, or None for the graph's own; `aliases` name tied weights. Above `inline_bytes` of weights, 1
-    GiB by default, a second file, `{name}.data`, is written beside the model.
+    Above `inline_bytes` of weights, 1 GiB by default, a second file, `{name}.data`, is written beside the model.
     """
-    graph, boundary = graph.for_deployment(), boundary or Boundary()
+    graph = graph.for_deployment()
     _require_cover(graph)
     target = pathlib.Path(path).absolute()
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
-    stored = _stored_weights(graph, weights, aliases)
+    stored = _stored_weights(graph, weights)
     model = _model_of(graph)
     _complete_inputs(graph, model)
     _derive_sizes(graph, model)
@@ -248,7 +245,7 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     nodes, outer = graph.placeholders(), graph.outer_input_names()
     arguments = {name: inputs.get(node.name) for name, node in zip(outer, nodes, strict=True)}
     writer = ConditionWriter(model, [arguments.get(name) for name in boundary.arguments])
-    weights_by_node = _place_weights(graph, model, stored, aliases)
+    weights_by_node = _place_weights(graph, model, stored, weights)
     _name_boundary(graph, model, weights_by_node, lambda node: writer.number(boundary.numbers[node.name]))
     places = {name: place for place, name in enumerate(boundary.order)}
     ordered = sorted(model.graph.inputs, key=lambda value: places.get(str(value.name), len(places)))
@@ -339,29 +336,23 @@ def _is_value(meta: Any) -> bool:
     return isinstance(meta, torch.Tensor) or _torch.is_symbolic(meta)
 
 
-def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[frozenset[str]]) -> dict[str, StoredWeight]:
+def _stored_weights(graph: CompiledGraph, weights: WeightSource) -> dict[str, StoredWeight]:
     """Map the FX name of each weight input to the weight; the error lists all mismatches."""
     wanted = graph.weight_inputs()  # FX name -> (outer name, fake or real tensor)
-    if weights is None:
+    if weights.given is None:
         missing = [outer for outer, tensor in wanted.values() if _torch.is_fake(tensor) or tensor is None]
         if missing:
             raise UsageError(f"the model has no data for {_listed(missing)}; name a checkpoint with weights=")
         return {name: stored_tensor(tensor, "the model") for name, (_, tensor) in wanted.items()}
-    given = open_weights(weights)
-    found = {name: _look_up(outer, given, aliases) for name, (outer, _) in wanted.items()}
-    problems = [*_misfits(wanted, found), *_extras(wanted, given, aliases)]
+    given, found = open_weights(weights.given), dict[str, StoredWeight | None]()
+    for name, (outer, _) in wanted.items():
+        found[name] = next((given[other] for other in (outer, *sorted(weights.names_of(outer))) if other in given), None)
+    known = {outer for outer, _ in wanted.values()}.union(*weights.aliases)
+    extras = [f"{name} in {weight.origin} is not in the model" for name, weight in given.items() if name not in known]
+    problems = [*_misfits(wanted, found), *extras]
     if problems:
         raise UsageError(f"the weights do not fit the model: {_listed(problems)}")
     return {name: weight for name, weight in found.items() if weight is not None}
-
-
-def _look_up(outer: str, given: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> StoredWeight | None:
-    names = [outer, *sorted(_names_of(outer, aliases))]
-    return next((given[name] for name in names if name in given), None)
-
-
-def _names_of(outer: str, aliases: Sequence[frozenset[str]]) -> frozenset[str]:
-    return next((names for names in aliases if outer in names), frozenset({outer}))
 
 
 def _misfits(wanted: Mapping[str, tuple[str, Any]], found: Mapping[str, StoredWeight | None]) -> list[str]:
@@ -377,19 +368,12 @@ def _misfits(wanted: Mapping[str, tuple[str, Any]], found: Mapping[str, StoredWe
     return problems
 
 
-def _extras(wanted: Mapping[str, tuple[str, Any]], given: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> list[str]:
-    known = {outer for outer, _ in wanted.values()} | {name for group in aliases for name in group}
-    return [f"{name} in {given[name].origin} is not in the model" for name in given if name not in known]
-
-
 def _listed(items: Sequence[str]) -> str:
     left_out = len(items) - _MAX_LISTED
     return "; ".join(items[:_MAX_LISTED]) + (f"; and {left_out} more" if left_out > 0 else "")
 
 
-def _place_weights(
-    graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]
-) -> dict[str, ir.Value]:
+def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], weights: WeightSource) -> dict[str, ir.Value]:
     """Turn weight inputs into initializers, and return them by the names of their nodes; tied weights share one."""
     outer_names = {name: outer for name, (outer, _) in graph.weight_inputs().items()}
     placed: dict[frozenset[str], ir.Value] = {}
@@ -401,7 +385,7 @@ def _place_weights(
             continue
         model.graph.inputs.remove(value)
         outer = outer_names[node_name]
-        group = _names_of(outer, aliases)
+        group = weights.names_of(outer)
         if group in placed:
             by_node[node_name] = placed[group]
             ir.convenience.replace_all_uses_with(value, placed[group])

@@ -15,7 +15,7 @@ from ortlens.backend.deploy.conditions import reduced
 from ortlens.backend.deploy.export import Boundary, export_graph
 from ortlens.backend.deploy.signature import OPERATIONS, ConstantLeaf, Size, TensorLeaf
 from ortlens.backend.freeze.arguments import Arguments, limits_of, refuse_constants, size_sources, sources_in, squeezed_sizes, tensor_leaf
-from ortlens.backend.lowering.exported import lower_program, paths_of, result_paths, state_value
+from ortlens.backend.lowering.exported import paths_of, result_paths, state_value
 from ortlens.backend.lowering.returned_views import outputs_of
 from ortlens.errors import UsageError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from ortlens.backend.api import OrtBackend
-    from ortlens.backend.deploy.export import ExportedModel
+    from ortlens.backend.deploy.export import ExportedModel, WeightSource
     from ortlens.backend.deploy.signature import Leaf
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
@@ -36,8 +36,7 @@ def export_program(  # noqa: PLR0913 - a program, how it was traced, and what to
     program: ExportedProgram,
     backend: OrtBackend,
     path: str | os.PathLike[str],
-    weights: object,
-    aliases: Sequence[frozenset[str]],
+    weights: WeightSource,
     *,
     least: int = 2,
     retrace: Callable[[dict[Any, list[int]]], ExportedProgram] | None = None,
@@ -46,24 +45,17 @@ def export_program(  # noqa: PLR0913 - a program, how it was traced, and what to
 
     `retrace` traces with sizes of 1, which it gets as dimensions by the keys that lead to an argument.
     """
-    compiler = backend.compiler
-
-    def lowered_of(program: ExportedProgram) -> tuple[ExportedProgram, LoweredGraph]:
-        return lower_program(
-            _torch.without_idle_moves(program),
-            decompositions=compiler.decompositions(),
-            custom_targets=compiler.custom_targets(),
-            on_failure=compiler.failure_reporter(None),
-        )
-
+    lowered_from = backend.compiler.lowered_from
     with gc_paused(), _torch.zero_and_one_open():
-        decomposed, lowered = lowered_of(program)
+        decomposed, lowered = lowered_from(_torch.without_idle_moves(program))
         if retrace is not None:
-            decomposed = _open_to_one(decomposed, lambda ones: lowered_of(retrace(ones))[0])
+            decomposed = _open_to_one(decomposed, lambda ones: lowered_from(_torch.without_idle_moves(retrace(ones)))[0])
         refuse_constants(program, decomposed)
         arguments = Arguments(decomposed, decomposed.module(check_guards=False).forward)
-        graph = compiler.deployed(lowered, [state_value(decomposed, spec.target) for spec in decomposed.graph_signature.input_specs])
-    return export_graph(graph, path, weights, aliases, boundary=boundary_of(program, decomposed, lowered, arguments, least=least))
+        graph = backend.compiler.deployed(
+            lowered, [state_value(decomposed, spec.target) for spec in decomposed.graph_signature.input_specs]
+        )
+    return export_graph(graph, path, weights, boundary=boundary_of(program, decomposed, lowered, arguments, least=least))
 
 
 def boundary_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import pathlib
 import shutil
@@ -17,8 +16,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from ortlens import model_file
 from ortlens._files import whole_folder
+from ortlens.backend.basis import saved_graph
 from ortlens.backend.deploy import signature
-from ortlens.backend.deploy.export import export_graph
+from ortlens.backend.deploy.export import WeightSource, export_graph
 from ortlens.backend.deploy.signature import ConstantLeaf, json_from_signature
 from ortlens.backend.freeze import loader
 from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
@@ -50,7 +50,7 @@ def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
     if changed := frozen.changed_weights():
         raise UsageError(f"weights were written to since freeze ({', '.join(changed[:8])}); freeze again, then save")
     try:
-        with whole_folder(target, mark=loader.MANIFEST) as made:
+        with whole_folder(target, mark=saved_graph.MANIFEST) as made:
             _fill(frozen, made)
     except (OSError, UsageError) as error:
         cause = error.__cause__ if isinstance(error, UsageError) else error  # the model is exported to a folder beside it
@@ -63,11 +63,10 @@ def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
 def _fill(frozen: Frozen, folder: pathlib.Path) -> None:
     """Write the model, the state, the loader, and last the manifest, which has the hashes."""
     manifest = _written(frozen, folder)
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": loader.digest_of(path)} for path in sorted(folder.iterdir())}
-    for module in (loader, signature, model_file, processor):
+    names = sorted(path.name for path in folder.iterdir())
+    for module in (loader, signature, model_file, processor, saved_graph):
         shutil.copy(str(module.__file__), folder)
-    text = json.dumps({**manifest, "files": files}, indent=1, allow_nan=False)
-    (folder / loader.MANIFEST).write_text(text, encoding="utf-8")
+    saved_graph.write_manifest(folder, manifest, names)
 
 
 def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     leaves = [leaf.name for leaf in arguments.signature.leaves]
     guards = (*arguments.guard_texts, *squeezed_sizes(frozen.program, size_sources(frozen.program, leaves)))
     boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments, least=1), has_loader=True)
-    export_graph(steps.graph, folder / _MODEL, boundary=boundary, inline_bytes=_INLINE_BYTES)
+    export_graph(steps.graph, folder / _MODEL, WeightSource(), boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
@@ -88,8 +87,6 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     on_cuda = [info.session.get_provider_options().get("CUDAExecutionProvider") for info in sessions]
     providers = list(dict.fromkeys(name for info in sessions for name in info.providers))
     return {
-        "format": loader.FORMAT,
-        "schema": loader.SCHEMA,
         "model": _MODEL,
         "threads": 1 if one_thread else None,
         "providers": providers,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import io
 import threading
-import time
-from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -17,7 +15,7 @@ from ortlens import _torch
 from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants, size_sources, squeezed_sizes
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
-from ortlens.backend.lowering.exported import in_torch, lower_program, mutated_inputs, results_of, state_value
+from ortlens.backend.lowering.exported import in_torch, mutated_inputs, results_of, state_value
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
@@ -198,11 +196,10 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     asked: Collection[str] = (),
 ) -> Frozen:
     """Compile a program and freeze it; `asked` is what the traced code asked about layouts."""
-    program = _torch.without_idle_moves(program)
-    decomposed, lowered, arguments = lowered_for(program, backend, source=source, traced=traced)
-    steps = _steps_of(program, decomposed, lowered, backend, recorder=None, arguments=arguments, asked=asked)
-    frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback, backend=backend)
-    call = frozen.steps.function(arguments, frozen.call_with_rearranged_args)
+    parts = lowered_for(_torch.without_idle_moves(program), backend, source=source, traced=traced)
+    steps = _steps_of(parts, backend, recorder=None, asked=asked)
+    frozen = Frozen(parts.program, source, steps=steps, arguments=parts.arguments, fallback=fallback, backend=backend)
+    call = frozen.steps.function(parts.arguments, frozen.call_with_rearranged_args)
     frozen.__class__ = type("Frozen", (Frozen,), {"__call__": call, "__doc__": Frozen.__doc__})  # Python looks calls up in the class
     return frozen
 
@@ -229,67 +226,53 @@ def _unpickled(
     return _with_state_of(frozen_from(loaded, backend, source=loaded, traced=traced, **facts), state)
 
 
-def lowered_for(
-    program: ExportedProgram, backend: OrtBackend, *, source: Any, traced: Callable[..., Any] | None
-) -> tuple[ExportedProgram, LoweredGraph, Arguments]:
+class LoweredProgram(NamedTuple):
+    """A program on its way to a frozen callable."""
+
+    program: ExportedProgram  # as traced
+    decomposed: ExportedProgram
+    lowered: LoweredGraph
+    arguments: Arguments
+
+
+def lowered_for(program: ExportedProgram, backend: OrtBackend, *, source: Any, traced: Callable[..., Any] | None) -> LoweredProgram:
     """Lower a program, with its guards renamed, for a frozen callable; raise `UsageError` where it cannot be one."""
     refuse_constants(source, program)
     _refuse_old_values(source, program)
-    decomposed, lowered = _lowered(program, backend, None)
+    decomposed, lowered = _lowered(program, backend)
     arguments = Arguments(decomposed, traced)  # to decompose a program may add guards
     sources = size_sources(program, [leaf.name for leaf in arguments.signature.leaves])
     if squeezed := squeezed_sizes(program, sources, of_all=False):
         arguments = Arguments(_torch.with_guards(decomposed, (*arguments.guard_texts, *squeezed)), traced)
     _refuse_sessions_per_size(arguments, backend)
-    return decomposed, lowered, arguments
+    return LoweredProgram(program, decomposed, lowered, arguments)
 
 
 def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable[..., Any]:
     """Compile a frozen callable's program once more, through sessions that a lens records; its state is that of the source."""
-    asked = frozen.steps.memory.asked
-    program = _torch.without_idle_moves(frozen.program)
-    decomposed, lowered = _lowered(program, backend, recorder)
-    steps = _steps_of(program, decomposed, lowered, backend, recorder=recorder, arguments=frozen.arguments, asked=asked)
+    parts = LoweredProgram(frozen.program, *_lowered(frozen.program, backend, recorder), frozen.arguments)
+    steps = _steps_of(parts, backend, recorder=recorder, asked=frozen.steps.memory.asked)
     call = steps.function(frozen.arguments, frozen.call_with_rearranged_args)
     return lambda *args, **kwargs: call(frozen, *args, **kwargs)
 
 
-def _lowered(program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None) -> tuple[ExportedProgram, LoweredGraph]:
-    compiler, started = backend.compiler, time.perf_counter_ns()
+def _lowered(program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None = None) -> tuple[ExportedProgram, LoweredGraph]:
     with gc_paused():
-        decompositions = compiler.decompositions()
-        loading_ns = time.perf_counter_ns() - started
-        decomposed, lowered = lower_program(
-            program,
-            decompositions=decompositions,
-            custom_targets=compiler.custom_targets(),
-            on_failure=compiler.failure_reporter(recorder),
-            updates_in_place=True,
-        )
-    return decomposed, replace(lowered, loading_ns=loading_ns)
+        return backend.compiler.lowered_from(program, recorder=recorder, updates_in_place=True)
 
 
-def _steps_of(  # noqa: PLR0913 - each is a part of what is compiled
-    program: ExportedProgram,
-    decomposed: ExportedProgram,
-    lowered: LoweredGraph,
-    backend: OrtBackend,
-    *,
-    recorder: Recorder | None,
-    arguments: Arguments,
-    asked: Collection[str],
-) -> FrozenSteps:
+def _steps_of(parts: LoweredProgram, backend: OrtBackend, *, recorder: Recorder | None, asked: Collection[str]) -> FrozenSteps:
+    decomposed = parts.decomposed
     with gc_paused():
-        graph = backend.compiler.graph_of(lowered, recorder=recorder)
+        graph = backend.compiler.graph_of(parts.lowered, recorder=recorder)
         values = _own_values(decomposed, copies_state=recorder is None)
         graph.prepare(values)
     specs = decomposed.graph_signature.input_specs
     state = {str(spec.target): value for spec, value in zip(specs, values, strict=True) if isinstance(value, torch.Tensor)}
-    names = [leaf.name for leaf in arguments.signature.leaves]
-    memory = MemoryAssumptions(program, written=mutated_inputs(decomposed), state=state, names=names, asked=asked)
-    return FrozenSteps(
-        decomposed, graph, values, results=results_of(decomposed, inputs_in_results(program)), memory=memory, recorder=recorder
-    )
+    names = [leaf.name for leaf in parts.arguments.signature.leaves]
+    memory = MemoryAssumptions(parts.program, written=mutated_inputs(decomposed), state=state, names=names, asked=asked)
+    results = results_of(decomposed, inputs_in_results(parts.program))
+    return FrozenSteps(decomposed, graph, values, results=results, memory=memory, recorder=recorder)
 
 
 def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:

@@ -11,9 +11,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
-import json
 import math
 import pathlib
 import sys
@@ -25,6 +23,7 @@ import numpy as np
 import onnxruntime
 
 if __package__:
+    from ortlens.backend.basis.saved_graph import DamagedError, file_in, read_manifest
     from ortlens.backend.deploy.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
     from ortlens.backend.runtime.processor import exact_products
     from ortlens.errors import CaptureError, SessionError, UsageError
@@ -32,6 +31,7 @@ if __package__:
 else:  # beside a saved model, without ortlens
     from model_file import read_model, refuse_unsafe  # type: ignore[import-not-found,no-redef]  # exists there only
     from processor import exact_products  # type: ignore[import-not-found,no-redef]  # likewise
+    from saved_graph import DamagedError, file_in, read_manifest  # type: ignore[import-not-found,no-redef]  # likewise
     from signature import (  # type: ignore[import-not-found,no-redef]  # likewise
         Given,
         Signature,
@@ -57,10 +57,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-MANIFEST = "manifest.json"
-FORMAT, SCHEMA = "ortlens frozen", 1
-_LARGEST_MANIFEST = 1 << 24
-_PIECE = 1 << 18
 _WORK = 1 << 20  # candidates that numpy tries before it is too hard to say whether arrays overlap
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _FAR, _TRIALS = 4, 4  # as in `runtime/binding.py`: how much larger a call is whose memory is not kept, and how often
@@ -85,60 +81,24 @@ def load_frozen(folder: str | os.PathLike[str], *, providers: Sequence[Any] | No
     """
     place = pathlib.Path(folder).absolute()
     try:
-        manifest = _manifest_in(place)
-        _check_files(place, manifest)
+        manifest = read_manifest(place)
+        _check_model(place, manifest)
         return LoadedFrozen(place, manifest, providers, threads)
+    except DamagedError as error:
+        raise CaptureError(str(error)) from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, OSError) as error:
         raise CaptureError(f"{place} holds no sound frozen callable: {type(error).__name__}: {error}; save it again") from error
 
 
-def _manifest_in(place: pathlib.Path) -> dict[str, Any]:
-    path = _inside(place, MANIFEST)
-    if path.stat().st_size > _LARGEST_MANIFEST:
-        raise CaptureError(f"{path} has {path.stat().st_size:,} bytes, which no manifest has")
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CaptureError(f"{path} is no manifest of a frozen callable")
-    if manifest.get("schema") != SCHEMA:
-        raise CaptureError(f"{path} has schema {manifest.get('schema')!r}; this version reads {SCHEMA}")
-    return manifest
-
-
-def _inside(place: pathlib.Path, name: object) -> pathlib.Path:
-    """Resolve a name from the manifest to a plain file of the folder."""
-    if not isinstance(name, str) or name in ("", ".", "..") or not set("/\\:\0").isdisjoint(name):
-        raise CaptureError(f"{name!r} in the manifest is no name of a file in {place}")
-    path = place / name
-    if path.is_symlink() or not path.is_file():
-        raise CaptureError(f"{path} is missing, or no plain file")
-    return path
-
-
-def _check_files(place: pathlib.Path, manifest: Mapping[str, Any]) -> None:
+def _check_model(place: pathlib.Path, manifest: Mapping[str, Any]) -> None:
     files: dict[str, Any] = manifest["files"]
-    for name, known in files.items():
-        path = _inside(place, name)
-        if path.stat().st_size != known["bytes"]:
-            raise CaptureError(f"{path} has {path.stat().st_size:,} bytes, the manifest says {known['bytes']!r}: the file was changed")
-        if (found := digest_of(path)) != known["sha256"]:
-            raise CaptureError(f"{path} has sha256 {found}, the manifest says {known['sha256']!r}: the file was changed")
     if manifest["model"] not in files:
         raise CaptureError("the manifest has no hash for the model")
-    path = _inside(place, manifest["model"])
+    path = file_in(place, manifest["model"])
     model = read_model(path.read_bytes())
     if outside := model.locations - set(files):
         raise CaptureError(f"the model reads {', '.join(sorted(map(repr, outside)))}, which the manifest does not list")
     refuse_unsafe(model, path)
-
-
-def digest_of(path: pathlib.Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    made = hashlib.sha256()
-    piece = memoryview(bytearray(_PIECE))  # one for all: fresh memory for every piece would cost as much as reading
-    with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(piece):
-            made.update(piece[:count])
-    return made.hexdigest()
 
 
 class _Home(NamedTuple):
@@ -170,7 +130,7 @@ class LoadedFrozen:
         self.state = {str(name): _array(place, entry) for name, entry in manifest["state"].items()}
         self._lock = threading.Lock()
         self._known: set[Any] = set()
-        self.session = self._session(_inside(place, manifest["model"]), manifest, _chosen(manifest, providers), threads)
+        self.session = self._session(file_in(place, manifest["model"]), manifest, _chosen(manifest, providers), threads)
         options = self.session.get_provider_options().get(_CUDA)
         self._place = None if options is None else ("cuda", int(options.get("device_id", 0)))  # the device that the session computes on
         self._names = [item.name for item in self.session.get_outputs()]
@@ -442,7 +402,7 @@ def _as_tensor(value: Any, device: Any) -> Any:
 
 
 def _array(place: pathlib.Path, entry: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    raw = _inside(place, entry["file"]).read_bytes()
+    raw = file_in(place, entry["file"]).read_bytes()
     flat_array: np.ndarray[Any, Any] = np.frombuffer(raw, dtype=np.dtype(str(entry["dtype"])))
     array: np.ndarray[Any, Any] = flat_array.reshape([int(size) for size in entry["shape"]]).copy()
     return array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens import _torch
@@ -13,6 +14,7 @@ from ortlens.backend.basis.memory_order import is_dense
 from ortlens.backend.lowering.buffer_writes import written_before
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.plan import writes
+from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -24,6 +26,17 @@ if TYPE_CHECKING:
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The ids of a partition in the records."""
+
+    graph_id: str
+    partition_id: str  # its own id
+    model_id: str  # the id of its ONNX model
+    session_id: str | None = None  # the id of its latest session; None before the first call
+
 
 Origins: TypeAlias = dict[str, dict[str, tuple[str, r.Confidence]]]
 """FX node name -> name of each ONNX node made from it -> its operator, and how certain its origin is."""
@@ -137,12 +150,12 @@ def _is_returned(node: torch.fx.Node) -> bool:
 _WORTH_REPORTING = 1 << 16  # bytes; a smaller copy costs less than the call itself
 
 
-def partition_record(graph_id: str, partition_id: str, model_id: str, runner: PartitionRunner) -> r.Partition:
+def partition_record(identity: Identity, runner: PartitionRunner) -> r.Partition:
     """Make the record of a partition; weights count as `weight_bytes`, not as `input_bytes`."""
     partition, weights = runner.partition, runner.factory.weight_nodes()
     return r.Partition(
-        partition_id=partition_id,
-        graph_id=graph_id,
+        partition_id=identity.partition_id,
+        graph_id=identity.graph_id,
         node_count=sum(1 for node in partition.nodes if kind_of(node) is NodeKind.COMPUTE),
         input_count=len(partition.inputs),
         output_count=len(partition.outputs),
@@ -150,17 +163,17 @@ def partition_record(graph_id: str, partition_id: str, model_id: str, runner: Pa
         output_bytes=sum(_bytes_of(node) for node in partition.outputs),
         weight_bytes=sum(_bytes_of(node) for node in weights),
         flops=sum(provenance.node_flops(node) for node in partition.nodes),
-        model_id=model_id,
+        model_id=identity.model_id,
     )
 
 
-def model_record(partition_id: str, model_id: str, path: str, runner: PartitionRunner, data: bytes) -> r.Model:
+def model_record(identity: Identity, path: str, runner: PartitionRunner, data: bytes) -> r.Model:
     """Make the record of a partition's ONNX model; `path` is its place in a saved capture."""
     graph = runner.model.graph
     ops = Counter(node.op_type if not node.domain else f"{node.domain}::{node.op_type}" for node in graph.node)
     return r.Model(
-        model_id=model_id,
-        partition_id=partition_id,
+        model_id=identity.model_id,
+        partition_id=identity.partition_id,
         path=path,
         opset=next((entry.version for entry in runner.model.opset_import if entry.domain == ""), None),
         node_count=len(graph.node),
@@ -182,23 +195,14 @@ def frozen_bytes(info: SessionInfo) -> int:
     return sum(weight.contiguous.nbytes for weight in info.frozen)
 
 
-def session_record(  # noqa: PLR0913 - ids and figures, each a column
-    session_id: str,
-    partition_id: str,
-    model_id: str,
-    info: SessionInfo,
-    *,
-    signature: str,
-    table_bytes: int,
-    change: Mapping[str, Any],
-) -> r.Session:
-    """Make the record of a session; `table_bytes` are of weights that are only looked up, and `change` says what ended the one before."""
+def session_record(session_id: str, identity: Identity, runner: PartitionRunner, info: SessionInfo, change: Mapping[str, Any]) -> r.Session:
+    """Make the record of a session; `change` says what ended the one before."""
     return r.Session(
         session_id=session_id,
-        partition_id=partition_id,
-        model_id=model_id,
+        partition_id=identity.partition_id,
+        model_id=identity.model_id,
         providers=info.providers,
-        input_signature=signature,
+        input_signature=signature_text(info, runner.partition),
         create_ns=info.create_ns,
         held_bytes=info.held_bytes,
         cause=info.cause,
@@ -206,7 +210,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
         copied_bytes=info.copied_bytes,
         shareable_bytes=info.shareable_bytes,
         integer_bytes=sum(weight.integer_bytes for weight in info.frozen),
-        table_bytes=table_bytes,
+        table_bytes=runner.weights.table_bytes,
         threads=info.threads.count,
         spinning=info.threads.spinning,
         threads_reason=info.threads.reason,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
@@ -14,8 +14,8 @@ from ortlens.backend.basis import provenance
 from ortlens.backend.basis.provenance import operations
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
+from ortlens.backend.recording.records import Identity
 from ortlens.backend.recording.weight_changes import changed_at
-from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
 from ortlens.trace.guard import reported
 
@@ -46,88 +46,27 @@ class Phases:
         return sum(asdict(self).values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The ids of a partition in the records."""
+class SessionReporter:
+    """Reports the sessions of a graph's latest plan, and what is found in their calls. What fails here never reaches the graph."""
 
-    graph_id: str
-    partition_id: str  # its own id
-    model_id: str  # the id of its ONNX model
-    session_id: str | None  # the id of its latest session; None before the first call
-
-
-class GraphReporter:
-    """Reports one graph to the recorder, and amends its records when the graph changes. What fails here never reaches the graph."""
-
-    def __init__(  # noqa: PLR0913 - what is known of the graph, each by name
-        self, recorder: Recorder, *, phase: r.Phase, compile_id: str | None, op_count: int, aot_ns: int, loading_ns: int = 0
-    ) -> None:
-        """Add the record of the graph; `compile_id` and `op_count` are those of Dynamo."""
+    def __init__(self, recorder: Recorder, identities: dict[PartitionRunner, Identity], weights: Mapping[str, str]) -> None:
+        """Take the partitions of a plan with their ids, and the names of weights by the inputs that they are."""
         self.recorder = recorder
-        self.graph_id = recorder.next_id("g")
-        self._ids: dict[PartitionRunner, tuple[str, str]] = {}
-        self._sessions: dict[PartitionRunner, str] = {}
-        self._compute: frozenset[str] = frozenset()
-        self._weights: dict[str, str] = {}
-        recorder.add(
-            r.Graph(
-                graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns, loading_ns=loading_ns or None
-            )
-        )
-
-    @reported("recording a graph")
-    def planned(
-        self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: Mapping[torch.fx.Node, str], min_nodes: int
-    ) -> None:
-        """Record a plan in place of the graph's earlier plan; `weights` are the inputs that are parameters or buffers, with their names."""
-        self.recorder.forget_graph(self.graph_id)
-        self._weights = {node.name: name for node, name in weights.items()}
-        self._sessions = {}
-        self._ids = {runner: (self.recorder.next_id("p"), self.recorder.next_id("m")) for runner in runners}
-        for runner in runners:
-            self._partition(runner)
-        origins = records.onnx_origins(runner.model for runner in runners)
-        updated = frozenset(node for runner in runners for node in runner.factory.updated_in_place())
-        for node in plan.verdicts:
-            if kind_of(node) is not NodeKind.TUPLE:
-                self._node(plan, runners, node, origins, in_place=node in updated)
-        self._counts(plan, runners)
-        self._boundary(plan, weights, min_nodes)
-        self.amend_phases(phases)
-
-    def identity(self, runner: PartitionRunner) -> Identity:
-        """Return the ids under which a partition of this graph's latest plan is recorded."""
-        partition_id, model_id = self._ids[runner]
-        return Identity(graph_id=self.graph_id, partition_id=partition_id, model_id=model_id, session_id=self._sessions.get(runner))
-
-    @reported("recording a graph")
-    def amend_phases(self, phases: Phases) -> None:
-        """Update the time spent in each phase."""
-        graph = next(graph for graph in self.recorder.records(r.Graph) if graph.graph_id == self.graph_id)
-        before = sum(ns or 0 for ns in (graph.loading_ns, graph.dynamo_ns, graph.aot_ns))
-        self._amend_graph(**asdict(phases), compile_ns=phases.total() + before)
+        self.identities = identities
+        self._weights = weights
 
     @reported("recording a graph")
     def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:
         """Record a session, with the file that its model was dumped to; returns the log for its calls."""
-        partition_id, model_id = self._ids[runner]
-        session_id = self._sessions[runner] = self.recorder.next_id("s")
+        session_id = self.recorder.next_id("s")
+        identity = self.identities[runner] = replace(self.identities[runner], session_id=session_id)
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
-        self.recorder.amend(
-            r.Model, model_id, initializer_bytes=records.embedded_bytes(runner.model) + records.frozen_bytes(info), **changes
-        )
-        record = records.session_record(
-            session_id,
-            partition_id,
-            model_id,
-            info,
-            signature=signature_text(info, runner.partition),
-            table_bytes=runner.weights.table_bytes,
-            change=self._change(runner) if info.cause == "weights" else {},
-        )
-        self.recorder.add(record)
-        self.recorder.add(*records.layout_copies(partition_id, runner))
-        return self.recorder.run_log(session_id, self.graph_id)
+        initializer_bytes = records.embedded_bytes(runner.model) + records.frozen_bytes(info)
+        self.recorder.amend(r.Model, identity.model_id, initializer_bytes=initializer_bytes, **changes)
+        change = self._change(runner) if info.cause == "weights" else {}
+        self.recorder.add(records.session_record(session_id, identity, runner, info, change))
+        self.recorder.add(*records.layout_copies(identity.partition_id, runner))
+        return self.recorder.run_log(session_id, identity.graph_id)
 
     def _change(self, runner: PartitionRunner) -> dict[str, Any]:
         """Describe what happened to weights, as fields of a session; the line that changed them is looked for where the call came from."""
@@ -144,6 +83,114 @@ class GraphReporter:
 
     def _names(self, nodes: Iterable[torch.fx.Node]) -> tuple[str, ...]:
         return tuple(self._weights.get(node.name, node.name) for node in nodes)
+
+    @reported("recording a graph")
+    def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
+        """Record that a session runs without the providers `requested`, which ONNX Runtime did not register."""
+        self.recorder.add(provider_fallback(requested, used))
+
+    @reported("recording a graph")
+    def session_dropped(self, runner: PartitionRunner, kept: int) -> None:
+        """Record, once per partition, that a session was dropped for another one."""
+        partition_id = self.identities[runner].partition_id
+        finding = r.Finding(
+            rule="session_dropped",
+            subject=partition_id,
+            severity="warning",
+            title=f"{partition_id} met more than {kept} combinations of sizes; the least recently used session is dropped for each new one",
+            evidence=f"dynamic_shapes=False makes a session per combination of sizes; a partition keeps {kept}",
+            hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
+            **remedy("Leave dynamic_shapes out: one session then serves all sizes.", "Or pad inputs to fewer sizes."),
+        )
+        self._add_once(finding)
+
+    @reported("recording a graph")
+    def called_in_capture(self, runner: PartitionRunner) -> None:
+        """Record, once per partition, that PyTorch computes calls while it captures a CUDA graph."""
+        partition_id = self.identities[runner].partition_id
+        finding = r.Finding(
+            rule="called_in_capture",
+            subject=partition_id,
+            severity="info",
+            title=f"{partition_id} was called while PyTorch captured a CUDA graph: PyTorch computed it, and the graph replays that",
+            evidence="torch.cuda.is_current_stream_capturing() was true",
+            hazard="ONNX Runtime ends the process if it is called there. Replays of the captured graph do not use it.",
+            **remedy("Leave torch.cuda.graph out, and set cuda_graph=True: sessions then replay graphs of their own.", cuda_graph=True),
+        )
+        self._add_once(finding)
+
+    @reported("recording a graph")
+    def stale_weights_detected(self, runner: PartitionRunner, title: str, nodes: Sequence[torch.fx.Node]) -> None:
+        """Record that weights changed in a way that torch does not count."""
+        partition_id = self.identities[runner].partition_id
+        read = f"inputs of {partition_id}: {', '.join(self._names(nodes))}"
+        finding = r.Finding(
+            rule="uncounted_write",
+            subject=partition_id,
+            severity="warning",
+            title=title,
+            evidence=f"{read}; the bytes of weights above 4 KiB are compared in turn, a window per call",
+            hazard="Calls between the write and now may have returned results of the previous values.",
+            **remedy(
+                "Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it.",
+                "Or set freeze_weights=False.",
+                freeze_weights=False,
+            ),
+        )
+        self.recorder.add(finding)
+
+    def _add_once(self, finding: r.Finding) -> None:
+        if finding not in self.recorder.records(r.Finding):
+            self.recorder.add(finding)
+
+
+class GraphReporter:
+    """Reports one graph to the recorder, and amends its records when the graph changes. What fails here never reaches the graph."""
+
+    def __init__(  # noqa: PLR0913 - what is known of the graph, each by name
+        self, recorder: Recorder, *, phase: r.Phase, compile_id: str | None, op_count: int, aot_ns: int, loading_ns: int = 0
+    ) -> None:
+        """Add the record of the graph; `compile_id` and `op_count` are those of Dynamo."""
+        self.recorder = recorder
+        self.graph_id = recorder.next_id("g")
+        self.sessions = SessionReporter(recorder, {}, {})
+        self._compute: frozenset[str] = frozenset()
+        recorder.add(
+            r.Graph(
+                graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns, loading_ns=loading_ns or None
+            )
+        )
+
+    @reported("recording a graph")
+    def planned(
+        self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: Mapping[torch.fx.Node, str], min_nodes: int
+    ) -> None:
+        """Record a plan in place of the graph's earlier plan; `weights` are the inputs that are parameters or buffers, with their names."""
+        self.recorder.forget_graph(self.graph_id)
+        next_id = self.recorder.next_id
+        ids = {runner: Identity(graph_id=self.graph_id, partition_id=next_id("p"), model_id=next_id("m")) for runner in runners}
+        self.sessions = SessionReporter(self.recorder, ids, {node.name: name for node, name in weights.items()})
+        for runner in runners:
+            self._partition(runner)
+        origins = records.onnx_origins(runner.model for runner in runners)
+        updated = frozenset(node for runner in runners for node in runner.factory.updated_in_place())
+        for node in plan.verdicts:
+            if kind_of(node) is not NodeKind.TUPLE:
+                self._node(plan, runners, node, origins, in_place=node in updated)
+        self._counts(plan, runners)
+        self._boundary(plan, weights, min_nodes)
+        self.amend_phases(phases)
+
+    def identity(self, runner: PartitionRunner) -> Identity:
+        """Return the ids under which a partition of this graph's latest plan is recorded."""
+        return self.sessions.identities[runner]
+
+    @reported("recording a graph")
+    def amend_phases(self, phases: Phases) -> None:
+        """Update the time spent in each phase."""
+        graph = next(graph for graph in self.recorder.records(r.Graph) if graph.graph_id == self.graph_id)
+        before = sum(ns or 0 for ns in (graph.loading_ns, graph.dynamo_ns, graph.aot_ns))
+        self._amend_graph(**asdict(phases), compile_ns=phases.total() + before)
 
     @reported("recording a graph")
     def eager_log(self, nodes: tuple[torch.fx.Node, ...]) -> EagerLog | None:
@@ -174,79 +221,20 @@ class GraphReporter:
         self._all_fall_back(operations(module), Verdict(supported=False, code="policy", reason=reason))
 
     @reported("recording a graph")
-    def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
-        """Record that a session runs without the providers `requested`, which ONNX Runtime did not register."""
-        self.recorder.add(provider_fallback(requested, used))
-
-    @reported("recording a graph")
-    def session_dropped(self, runner: PartitionRunner, kept: int) -> None:
-        """Record, once per partition, that a session was dropped for another one."""
-        partition_id = self._ids[runner][0]
-        finding = r.Finding(
-            rule="session_dropped",
-            subject=partition_id,
-            severity="warning",
-            title=f"{partition_id} met more than {kept} combinations of sizes; the least recently used session is dropped for each new one",
-            evidence=f"dynamic_shapes=False makes a session per combination of sizes; a partition keeps {kept}",
-            hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
-            **remedy("Leave dynamic_shapes out: one session then serves all sizes.", "Or pad inputs to fewer sizes."),
-        )
-        self._add_once(finding)
-
-    @reported("recording a graph")
-    def called_in_capture(self, runner: PartitionRunner) -> None:
-        """Record, once per partition, that PyTorch computes calls while it captures a CUDA graph."""
-        partition_id = self._ids[runner][0]
-        finding = r.Finding(
-            rule="called_in_capture",
-            subject=partition_id,
-            severity="info",
-            title=f"{partition_id} was called while PyTorch captured a CUDA graph: PyTorch computed it, and the graph replays that",
-            evidence="torch.cuda.is_current_stream_capturing() was true",
-            hazard="ONNX Runtime ends the process if it is called there. Replays of the captured graph do not use it.",
-            **remedy("Leave torch.cuda.graph out, and set cuda_graph=True: sessions then replay graphs of their own.", cuda_graph=True),
-        )
-        self._add_once(finding)
-
-    @reported("recording a graph")
-    def stale_weights_detected(self, runner: PartitionRunner, title: str, nodes: Sequence[torch.fx.Node]) -> None:
-        """Record that weights changed in a way that torch does not count."""
-        partition_id = self._ids[runner][0]
-        read = f"inputs of {partition_id}: {', '.join(self._names(nodes))}"
-        finding = r.Finding(
-            rule="uncounted_write",
-            subject=partition_id,
-            severity="warning",
-            title=title,
-            evidence=f"{read}; the bytes of weights above 4 KiB are compared in turn, a window per call",
-            hazard="Calls between the write and now may have returned results of the previous values.",
-            **remedy(
-                "Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it.",
-                "Or set freeze_weights=False.",
-                freeze_weights=False,
-            ),
-        )
-        self.recorder.add(finding)
-
-    @reported("recording a graph")
     def failure(self, rule: str, title: str, error: Exception) -> None:
         """Record a failure after which the results are still correct."""
         self.recorder.add(records.failure_finding(rule, title, error))
 
-    def _add_once(self, finding: r.Finding) -> None:
-        if finding not in self.recorder.records(r.Finding):
-            self.recorder.add(finding)
-
     def _partition(self, runner: PartitionRunner) -> None:
-        partition_id, model_id = self._ids[runner]
-        self.recorder.add(records.partition_record(self.graph_id, partition_id, model_id, runner))
-        data, path = runner.model.SerializeToString(), f"models/{model_id}.onnx"
+        identity = self.identity(runner)
+        self.recorder.add(records.partition_record(identity, runner))
+        data, path = runner.model.SerializeToString(), f"models/{identity.model_id}.onnx"
         self.recorder.attach(path, data)
-        self.recorder.add(records.model_record(partition_id, model_id, path, runner, data))
+        self.recorder.add(records.model_record(identity, path, runner, data))
 
     def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: records.Origins, *, in_place: bool) -> None:
         runner = runners[plan.level[node]] if plan.in_partition(node) else _first_copy(runners, node)
-        partition_id = None if runner is None else self._ids[runner][0]
+        partition_id = None if runner is None else self.identity(runner).partition_id
         self.recorder.add(records.node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins, in_place=in_place))
         if records.is_fallback(plan, node):
             self.recorder.add(records.fallback_record(self.graph_id, node, plan.verdicts[node]))

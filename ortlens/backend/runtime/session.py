@@ -388,12 +388,6 @@ class SessionFactory:
         return devices or [_device(node.meta["val"]) for node in self.partition.outputs]
 
 
-def boundary_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what the cache holds of a model beside it, as arguments of `SessionFactory`."""
-    permutations = [None if order is None else tuple(order) for order in facts["permutations"]]
-    return {"permutations": permutations, "output_names": facts.get("outputs", ())}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Created:
     config: SessionConfig

@@ -6,24 +6,24 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from onnx import TensorProto, helper
 
-from ortlens.backend.cache.store import CachedModel, ModelCache
+from ortlens.backend.basis.saved_graph import SavedGraph
+from ortlens.backend.cache.store import ModelCache
 
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable
 
 
-def entry(name: str) -> CachedModel:
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    return CachedModel(model=helper.make_model(helper.make_graph([], name, [value], [value])), facts={"permutations": [[1, 0], None]})
+def entry(name: str) -> SavedGraph:
+    return SavedGraph(manifest={"permutations": [[1, 0], None]}, files={"model.onnx": name.encode()})
 
 
 def test_what_is_stored_comes_back(tmp_path: pathlib.Path) -> None:
     cache = ModelCache(tmp_path / "new")
     cache.store("a" * 64, entry("one"))
     assert cache.load("a" * 64) == entry("one")
+    (tmp_path / "new" / f"{'a' * 64}.ortlens").rename(tmp_path / "new" / f"{'b' * 64}.ortlens")
     assert cache.load("b" * 64) is None
     assert cache.load(None) is None
 
