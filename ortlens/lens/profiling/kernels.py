@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._shell import progress
-from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.observing.watching import around_runs, shadow_session_of, uncounted
-from ortlens.lens.profiling import kernel_origins, profiles
-from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
-from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
+from ortlens.lens.profiling import profiles
+from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 from ortlens.units import counted
@@ -63,15 +61,14 @@ class _RunTimes(RunLog):
 class _Sitting:
     """One session that is being profiled, and its twin with the profiler."""
 
-    twin: ShadowSession
+    shadow: ShadowSession
     runner: PartitionRunner
     folder: Path
-    turns: Turns = field(default_factory=Turns)
-    device: DevicePasses | None = None  # None for a session on the CPU
+    twin: ProfilerTwin
 
     def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
         """Run the same inputs in turns with and without the profiler."""
-        pairs = ((self.twin.info.session, self.turns.plain_ns), (self.twin.session, self.turns.profiled_ns))
+        pairs = ((self.shadow.info.session, self.twin.turns.plain_ns), (self.twin.session, self.twin.turns.profiled_ns))
         args = self.runner.factory.with_copies(args)
         wait = waiting_for(args)
         plain, profiled = (
@@ -87,13 +84,7 @@ class _Sitting:
             for session, taken in pairs
         )
         wait()
-        # Fewer repeats if the profile would grow too large; at least one.
-        self.turns.make(plain, profiled, repeats, max(min(repeats.most, self._affordable()), 1), step)
-        if self.device is not None and not repeats.budget.is_over():
-            self.device.make(plain, profiled, self.turns, min(repeats.most, self._affordable()))
-
-    def _affordable(self) -> int:
-        return MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.turns.groups) - 1
+        self.twin.measure(plain, profiled, repeats, step)
 
 
 @dataclass(slots=True)
@@ -139,21 +130,12 @@ class _Profiler:
         key = (runner, id(current.info.session))
         if key not in self.sittings:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
-            twin = _watched_twin(runner, args, folder, ours=ours)
-            if twin is None:
+            shadow = with_profiler(functools.partial(shadow_session_of, runner, args), folder, ModelRefused, ours=ours)
+            if shadow is None:
                 return None
-            provider = device_provider(twin.session)
-            device = None if provider is None else DevicePasses(provider=provider)
-            self.sittings[key] = _Sitting(twin=twin, runner=runner, folder=folder, device=device)
+            twin = ProfilerTwin(shadow.session, len(shadow.model.graph.node))
+            self.sittings[key] = _Sitting(shadow=shadow, runner=runner, folder=folder, twin=twin)
         return self.sittings[key]
-
-
-def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, *, ours: bool) -> ShadowSession | None:
-    watched = functools.partial(_ort.watched, folder=folder, ours=ours)
-    try:
-        return shadow_session_of(runner, args, functools.partial(watched, with_model=True))
-    except ModelRefused:  # a provider compiled parts of the graph, which cannot be written as a model
-        return shadow_session_of(runner, args, functools.partial(watched, with_model=False))
 
 
 def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats) -> None:
@@ -196,23 +178,24 @@ def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any
 
 def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
     """Record the profile of one session; a failure becomes a finding."""
-    twin, turns, cost = sitting.twin, sitting.turns, profiler.cost
-    began_ns = twin.session.get_profiling_start_time_ns()
-    written = Path(twin.session.end_profiling())
-    if graph is None or twin.session_id is None or sitting.runner in profiler.failures:
+    shadow, runner = sitting.shadow, sitting.runner
+    if graph is None or shadow.session_id is None or runner in profiler.failures:
+        shadow.session.end_profiling()
         return
+    reporter = graph.context.reporter
     try:
-        optimized, reporter = without_weights(sitting.folder / "optimized.onnx", sitting.runner.model), graph.context.reporter
-        read = profiles.read_profile(written, turns.groups, bodies_of(optimized or twin.model), cost.after_event)
-        compute = [node.name for node in sitting.runner.partition.nodes]
-        known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
-        nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
-        model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
-        device = None if sitting.device is None else sitting.device.times(written, began_ns)
-        record_profile(recorder, twin.session_id, model_id, twin.session, turns, read, optimized, known, nodes, cost.in_event, device)
-        note_launch_times(recorder, twin.session_id, "" if sitting.device is None else sitting.device.missing)
+        profiled = ProfiledSession(
+            session_id=shadow.session_id,
+            model_id=None if reporter is None else reporter.identity(runner).model_id,
+            twin=sitting.twin,
+            model=shadow.model,
+            optimized=without_weights(sitting.folder / "optimized.onnx", runner.model),
+            compute=[node.name for node in runner.partition.nodes],
+            nodes={node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id},
+        )
+        record_profile(recorder, profiled, profiler.cost)
     except Exception as error:  # noqa: BLE001 - as in `around`
-        profiler.failures[sitting.runner] = error
+        profiler.failures[runner] = error
 
 
 def _partition_id(graph: CompiledGraph | None, runner: PartitionRunner) -> str | None:
