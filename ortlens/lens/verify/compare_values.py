@@ -17,7 +17,7 @@ import torch.fx
 
 from ortlens.backend.lowering import provenance
 from ortlens.errors import UsageError
-from ortlens.lens.verify.lockstep import Missing
+from ortlens.lens.verify.float64 import Missing
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import torch.fx
 
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.rules import Call
-from ortlens.lens.verify.lockstep import Missing, call, call_in_double, widened
+from ortlens.lens.verify.float64 import Missing, call_in_double
+from ortlens.lens.verify.lockstep import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,8 +146,8 @@ def _cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx
         return False
 
     def magnitude(source: torch.fx.Node) -> Any:
-        wide = widened(read(source))
-        return wide.abs() if isinstance(wide, torch.Tensor) else wide
+        value = read(source)
+        return value.abs() if isinstance(value, torch.Tensor) else value
 
     magnitudes = call_in_double(node, magnitude)
     if not isinstance(magnitudes, torch.Tensor):

@@ -12,24 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.fx
 
+from ortlens.lens.verify.float64 import FOR_ANY_LAYOUT, Missing, call_in_double
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-_aten = torch.ops.aten
-_WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: SLF001 - operators' names
-"""Operators with a flag that only float16 allows."""
-
-
-_COPIES_IF_NEEDED: dict[Any, Any] = {_aten.view.default: _aten.reshape.default}
-"""Operators that fail if the memory layout differs from the trace, and their replacements for any layout: results of PyTorch's own
-kernels do not always have the layout of the trace (batch normalisation of a transposed tensor)."""
-
-
-class Missing(NamedTuple):
-    """Stands for a value that a run could not compute."""
-
-    reason: str
-
 
 _NOT_ASKED = Missing("not asked for")
 
@@ -74,8 +60,8 @@ def steps(
     wide: dict[torch.fx.Node, Any] = {}
     ort: dict[torch.fx.Node, Any] = {}
 
-    def read_double(source: torch.fx.Node) -> Any:  # the result of an operator, or a converted weight or input of the partition
-        return wide[source] if source in wide else widened(eager[source])
+    def read_double(source: torch.fx.Node) -> Any:  # the result of an operator, or a weight or input of the partition
+        return wide[source] if source in wide else eager[source]
 
     given, dying = iter(args), _last_reads(module.graph)
     for place, node in enumerate(module.graph.nodes):
@@ -125,46 +111,6 @@ def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -
 
 def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any], args: tuple[Any, ...] | None = None) -> Any:
     """Run one node on the values that `read` returns, with its own arguments unless others are given."""
-    target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
-    return target(*torch.fx.map_arg(node.args if args is None else args, read), **torch.fx.map_arg(node.kwargs, read))
-
-
-def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
-    """Run one node in double precision; a `Missing` if it cannot run so."""
-    if node.target is _aten.view.dtype:
-        return Missing("the bits of a float mean something else in double precision")
-    args: Any = torch.fx.map_arg(list(node.args), read)
-    kwargs: Any = torch.fx.map_arg(dict(node.kwargs), read)
-    try:
-        return run_in_double(node.target, args, kwargs)
-    except Exception as error:  # noqa: BLE001 - without double precision there is no arbiter, nothing else is lost
-        return Missing(f"{node.target} does not run in double precision ({type(error).__name__})")
-
-
-def run_in_double(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run one operator on arguments in double precision. Whatever the operator raises is raised."""
-    target: Any = _COPIES_IF_NEEDED.get(overload, overload)
-    wide_args, wide_kwargs = wide_dtypes(list(args)), wide_dtypes(dict(kwargs))
-    if target in _WIDENS_ITSELF:
-        wide_args[2:] = [False]
-    return _all_widened(target(*wide_args, **wide_kwargs))
-
-
-def widened(value: Any) -> Any:
-    """Convert narrower floats to double precision; any other value is returned as it is."""
-    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
-        return value.detach().to(torch.float64)
-    return value
-
-
-def _all_widened(made: Any) -> Any:
-    return type(made)(map(widened, made)) if type(made) in (tuple, list) else widened(made)
-
-
-def wide_dtypes(given: Any) -> Any:
-    """Replace the narrower float dtypes among the arguments of an operator by double, in the same structure."""
-    if isinstance(given, torch.dtype):
-        return torch.float64 if given.is_floating_point else given
-    if isinstance(given, dict):
-        return {key: wide_dtypes(value) for key, value in given.items()}
-    return [wide_dtypes(value) for value in given] if isinstance(given, list) else given
+    target: Any = FOR_ANY_LAYOUT.get(node.target, node.target)
+    given, named = torch.fx.map_arg((node.args if args is None else args, node.kwargs), read)
+    return target(*given, **named)

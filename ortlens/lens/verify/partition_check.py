@@ -28,8 +28,9 @@ from ortlens.lens.verify.excuses import (
     origin_of,
     rounds_a_number,
 )
+from ortlens.lens.verify.float64 import Missing
 from ortlens.lens.verify.inner_values import InnerValues, is_single
-from ortlens.lens.verify.lockstep import Missing, NodeStep, call_on_foreign, maker_of, steps
+from ortlens.lens.verify.lockstep import NodeStep, call_on_foreign, maker_of, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

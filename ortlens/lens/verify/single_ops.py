@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.fx.node import map_aggregate
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import GraphPartition
@@ -20,12 +21,13 @@ from ortlens.backend.runtime.session import SessionFactory
 from ortlens.lens.observing.watching import UNRECORDED
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
 from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, beyond_range, excuse, is_uninitialised, rounds_a_number
-from ortlens.lens.verify.lockstep import Missing, NodeStep, call_in_double, wide_dtypes, widened
+from ortlens.lens.verify.float64 import Missing, call_in_double, widened
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.lens.verify.lockstep import NodeStep
 
 
 class SingleOps:
@@ -44,7 +46,7 @@ class SingleOps:
             return
         items = _items(node)
         made = self._results(step, items)
-        double = call_in_double(node, lambda source: widened(step.read(source)))
+        double = call_in_double(node, step.read)
         for item, result in zip(items, made, strict=True):
             name = node.name if item is None else f"{node.name}.{item}"
             verdict = ValueVerdict(node=node.name, scope="op", place=step.place, onnx_value=name, line_of=node)
@@ -152,7 +154,7 @@ def _part_of(
         copies[source].meta = dict(source.meta) if values is None else {**source.meta, "val": values[source]}
     made = graph.node_copy(node, copies.__getitem__)
     if values is not None:
-        made.args, made.kwargs = tuple(wide_dtypes(list(made.args))), wide_dtypes(dict(made.kwargs))
+        made.args, made.kwargs = map_aggregate((made.args, made.kwargs), widened)
         made.meta = {**node.meta, "val": expected}
     inputs, outputs = [copied for copied in copies.values() if copied.op == "placeholder"], []
     for item in items:
