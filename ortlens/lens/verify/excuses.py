@@ -157,7 +157,10 @@ def _cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx
 
 
 def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
-    """Find a Python number that ONNX Runtime rounds to 16 bits, where PyTorch keeps float32: within the tolerance, yet no rounding."""
+    """Find a Python number that ONNX Runtime rounds to 16 bits, where PyTorch keeps float32: within the tolerance, yet no rounding.
+
+    Operators with several results, such as norms, have their numbers as attributes, which are float32.
+    """
     if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
         return None
     rounded = {number: float(torch.tensor(number, dtype=right.dtype, device="cpu")) for number in node.args if isinstance(number, float)}

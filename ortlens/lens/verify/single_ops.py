@@ -57,7 +57,7 @@ class SingleOps:
                 judge(verdict, result, eager, _item(double, item), tolerances)
             if verdict.ok is False:
                 excuse(verdict, node, item, result, eager, step.read)
-            if verdict.ok is True and (number := rounds_a_number(node, result, eager, step.read)) is not None:
+            if verdict.ok is True and item is None and (number := rounds_a_number(node, result, eager, step.read)) is not None:
                 verdict.ok = False
                 verdict.restate(NUMBER_ROUNDED.format(number))
             if verdict.ok is True and (outside := beyond_range(node, result, eager)):
