@@ -16,6 +16,7 @@ import torch
 from ortlens import _torch
 from ortlens.lens.verify.call_state import Outcome, Part, outcome_of
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, dtype_name, judge
+from ortlens.lens.verify.excuses import UNSTEADY
 from ortlens.lens.verify.float64 import Float64Run
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.call_state import CallState
 
 
-_UNSTEADY = "PyTorch's own results differ between two calls"
 _GIVEN = {"result": "returned", "gradient": "computed", "random": "drawn"}
 _OTHER_NUMBERS = "the generator is in another state after the call: other random numbers were drawn"
 
@@ -60,7 +60,7 @@ class CallCheck:
                 break
         for verdict in self.verdicts:
             if verdict.node in unsteady:
-                verdict.leave_open(_UNSTEADY)
+                verdict.leave_open(UNSTEADY)
 
     def wrong(self) -> list[ValueVerdict]:
         """List the parts that differ."""

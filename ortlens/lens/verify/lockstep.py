@@ -33,12 +33,18 @@ class NodeStep(NamedTuple):
     """One node and its values."""
 
     node: torch.fx.Node
+    maker: torch.fx.Node  # the operator that computes it: another node where this one selects one of several results
+    item: int | None  # which of its results; None for an operator with one
     place: int  # of the node in its graph
     eager: Any  # PyTorch's result for PyTorch's inputs
     double: Any  # the result in double precision, or why there is none
     ort: Any  # ONNX Runtime's value; if unknown, PyTorch's result for ONNX Runtime's inputs
     read: Callable[[torch.fx.Node], Any]  # returns PyTorch's value of a node that this one reads
     read_ort: Callable[[torch.fx.Node], Any]  # returns ONNX Runtime's value
+
+    def local(self) -> Any:
+        """Compute PyTorch's result for ONNX Runtime's inputs; a `Missing` if PyTorch fails on these."""
+        return self.eager if self.read_ort is self.read else call_on_foreign(self.node, self.read_ort)
 
 
 def maker_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
@@ -78,7 +84,7 @@ def steps(
             wide[node] = (missing or call_in_double(node, read_double)) if double else _NOT_ASKED
             known = _NOT_ASKED if supply is None else supply(node)
             ort[node] = call_on_foreign(node, ort.__getitem__) if known is None else known
-            yield NodeStep(node, place, eager[node], wide[node], ort[node], eager.__getitem__, ort.__getitem__)
+            yield NodeStep(node, *maker_of(node), place, eager[node], wide[node], ort[node], eager.__getitem__, ort.__getitem__)
         for dead in dying[node]:
             for values in (eager, wide, ort):
                 values.pop(dead, None)

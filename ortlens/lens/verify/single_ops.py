@@ -20,7 +20,7 @@ from ortlens.backend.runtime.runner import PartitionRunner
 from ortlens.backend.runtime.session import SessionFactory
 from ortlens.lens.observing.watching import UNRECORDED
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
-from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, beyond_range, excuse, is_uninitialised, rounds_a_number
+from ortlens.lens.verify.excuses import UNINITIALISED, excuse, is_at_fault, is_uninitialised
 from ortlens.lens.verify.float64 import Missing, call_in_double, widened
 
 if TYPE_CHECKING:
@@ -50,19 +50,14 @@ class SingleOps:
         for item, result in zip(items, made, strict=True):
             name = node.name if item is None else f"{node.name}.{item}"
             verdict = ValueVerdict(node=node.name, scope="op", place=step.place, onnx_value=name, line_of=node)
-            eager = _item(step.eager, item)
+            alone = step._replace(item=item, ort=result, eager=_item(step.eager, item), double=_item(double, item), read_ort=step.read)
             if is_uninitialised(node):
                 verdict.note = UNINITIALISED
             else:
-                judge(verdict, result, eager, _item(double, item), tolerances)
+                judge(verdict, alone.ort, alone.eager, alone.double, tolerances)
             if verdict.ok is False:
-                excuse(verdict, node, item, result, eager, step.read)
-            if verdict.ok is True and item is None and (number := rounds_a_number(node, result, eager, step.read)) is not None:
-                verdict.ok = False
-                verdict.restate(NUMBER_ROUNDED.format(number))
-            if verdict.ok is True and (outside := beyond_range(node, result, eager)):
-                verdict.ok = False
-                verdict.restate(outside)
+                excuse(verdict, alone)
+            is_at_fault(verdict, alone)
             yield verdict
 
     def is_right_on_copies(self, step: NodeStep, tolerances: Tolerances) -> bool:
