@@ -34,7 +34,8 @@ _OTHER_NUMBERS = "the generator is in another state after the call: other random
 class CallCheck:
     """The comparison of one call."""
 
-    eager: Callable[[], object]
+    call: Callable[[], object]  # of the compiled function
+    eager: Callable[[], object] | None  # of the function itself; None if that is unknown
     state: CallState  # what both calls start from
     tolerances: Tolerances
     place_in_code: tuple[str | None, int | None]  # file and first line of the function, for parts whose own line is unknown
@@ -45,11 +46,11 @@ class CallCheck:
 
     def run(self, compiled: Outcome, again: Outcome) -> None:
         """Compare the outcome of a call of the compiled function, and that of its second call, with PyTorch's."""
-        self.expected = self._called(self.eager)
+        self.expected = self.called(self.eager)
         if self.expected.gradient_error is not None:
             self._accumulates = True
-            self.expected = self._called(self.eager)
-        unsteady = {verdict.node for verdict in self._against(self._called(self.eager), {}) if verdict.ok is False}
+            self.expected = self.called(self.eager)
+        unsteady = {verdict.node for verdict in self._against(self.called(self.eager), {}) if verdict.ok is False}
         for outcome, note in ((compiled, ""), (again, "in the second call from the same state")):
             self.verdicts = list(self._against(outcome, {}))
             if self.wrong():
@@ -66,24 +67,22 @@ class CallCheck:
         """List the parts that differ."""
         return [verdict for verdict in self.verdicts if verdict.ok is False]
 
-    def trace(self, call: Callable[[], object], boundary: AbstractContextManager[object], lowered: AbstractContextManager[object]) -> None:
+    def trace(self, boundary: AbstractContextManager[object], lowered: AbstractContextManager[object]) -> None:
         """Set `cause`, from calls with PyTorch's numbers in ONNX Runtime's outputs (`boundary`), and with PyTorch alone (`lowered`)."""
-        if self._same(call, boundary):
-            self.cause = "inside"
-        else:
-            self.cause = "boundary" if self._same(call, lowered) else "lowering"
+        self.cause = "inside" if self._same(boundary) else "boundary" if self._same(lowered) else "lowering"
 
-    def _same(self, call: Callable[[], object], substitute: AbstractContextManager[object]) -> bool:
+    def _same(self, substitute: AbstractContextManager[object]) -> bool:
         """Tell whether another way to run the compiled function gives the parts that differ as PyTorch gives them."""
         names = {verdict.node for verdict in self.wrong()}
         with substitute:  # the backward, which comes after the call, is substituted as well
-            found = list(self._against(self._called(call), {}))
+            found = list(self._against(self.called(), {}))
         return not any(verdict.ok is False for verdict in found if verdict.node in names)
 
-    def _called(self, call: Callable[[], object]) -> Outcome:
+    def called(self, call: Callable[[], object] | None = None) -> Outcome:
+        """Call the compiled function, or another, from the same state, which is put back."""
         self.state.restore()
         try:
-            return outcome_of(call, self.state, accumulates=self._accumulates)
+            return outcome_of(call or self.call, self.state, accumulates=self._accumulates)
         finally:
             self.state.restore()
 
@@ -93,7 +92,7 @@ class CallCheck:
             return
         doubles, again = Float64Run(), Outcome()
         with doubles:
-            again = self._called(self.eager)
+            again = self.called(self.eager)
         if again.error is not None:  # an operator that cannot be watched: the verdicts stay as they are
             return
         values = {name: doubles.double_of(part.live) for name, part in again.parts.items() if part.live is not None}
@@ -118,7 +117,7 @@ class CallCheck:
             return
         for place, name in enumerate(dict.fromkeys([*expected.parts, *compiled.parts])):
             ours, theirs = compiled.parts.get(name), expected.parts.get(name)
-            verdict = self._verdict(name, place)
+            verdict = self.verdict(name, place)
             if ours is None or theirs is None:
                 part, by = (theirs, "PyTorch") if ours is None else (ours, "the compiled function")
                 kind = "written" if part is None else _GIVEN.get(part.kind, "written")
@@ -129,11 +128,12 @@ class CallCheck:
         if compiled.gradient_error is not None or expected.gradient_error is not None:
             yield self._errors("gradients", compiled.gradient_error, expected.gradient_error)
 
-    def _verdict(self, name: str, place: int, note: str = "") -> ValueVerdict:
+    def verdict(self, name: str, place: int = 0, note: str = "") -> ValueVerdict:
+        """Begin a verdict on a part of the call."""
         return ValueVerdict(node=name, scope="call", place=place, note=note, place_in_code=self.place_in_code)
 
     def _errors(self, name: str, ours: Exception | None, theirs: Exception | None) -> ValueVerdict:
-        verdict = self._verdict(name, 0, f"the compiled function {_said(ours)}, PyTorch {_said(theirs)}")
+        verdict = self.verdict(name, 0, f"the compiled function {_said(ours)}, PyTorch {_said(theirs)}")
         # What catches PyTorch's error must catch ours; what Dynamo raises while it compiles, it raises under any backend.
         alike = isinstance(ours, type(theirs)) or _torch.is_of_dynamo(ours) or _torch.is_of_dynamo(theirs)
         verdict.ok = None if theirs is not None and alike else False
@@ -146,7 +146,7 @@ class CallCheck:
             theirs = expected.parts.get(name)
             if ours.kind != "written" or (theirs is not None and ours.value.shape == theirs.value.shape and ours.value.equal(theirs.value)):
                 continue
-            verdict = self._verdict(name, place + 1, f"written by the compiled function although PyTorch {_said(expected.error)}")
+            verdict = self.verdict(name, place + 1, f"written by the compiled function although PyTorch {_said(expected.error)}")
             verdict.ok = False
             yield verdict
 
