@@ -255,6 +255,7 @@ def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:
 
 
 _WEIGHTS_FILE = "weights.bin"
+_FATAL = 4  # a severity
 _WATCHED = {
     "session.record_ep_graph_assignment_info": "1",
     "session.optimized_model_external_initializers_file_name": _WEIGHTS_FILE,
@@ -270,15 +271,16 @@ def watched(options: onnxruntime.SessionOptions, folder: Path, *, ours: bool, wi
     written. The entries for this cannot be removed again, so the user's own options do not get them: there the weights stay inside the
     model. Providers that compile graphs cannot write a model.
     """
-    kept = options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath
+    kept = options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath, options.log_severity_level
     if ours:
         for key, value in _WATCHED.items():
             options.add_session_config_entry(key, value)
         if with_model and os.name == "posix":
             (folder / _WEIGHTS_FILE).symlink_to(os.devnull)
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    options.log_severity_level = _FATAL  # it would warn that the optimised model is written
     options.optimized_model_filepath = str(folder / "optimized.onnx") if with_model else ""
     try:
         yield
     finally:
-        options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath = kept
+        options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath, options.log_severity_level = kept

@@ -17,7 +17,7 @@ from ortlens.lens.onnx_model.signature import Input
 from ortlens.lens.verify.bisect import difference_words
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, judge
-from ortlens.lens.verify.lockstep import Missing
+from ortlens.lens.verify.float64 import Missing
 from ortlens.trace import records as r
 from ortlens.units import counted
 

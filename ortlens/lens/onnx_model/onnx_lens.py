@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
+import time
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ortlens._os_errors import with_clear_os_errors
+from ortlens._shell import progress
 from ortlens.analysis.problems.kernels import provider_fallback
-from ortlens.errors import UsageError
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
+from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.sessions import threads_of
-from ortlens.lens.onnx_model.signature import described, feed_from, generated, shapes_of
+from ortlens.lens.onnx_model.sessions import new_session, runner_of, threads_of
+from ortlens.lens.onnx_model.signature import described, feed_from, generated, inputs_from_session, shapes_of
+from ortlens.lens.profiling import profiles
+from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
 from ortlens.trace import records as r
 from ortlens.views.capture_view import CaptureView
 
@@ -24,9 +32,11 @@ if TYPE_CHECKING:
     import onnxruntime
     import pandas as pd
 
+    from ortlens.lens.observing.time_budget import Repeats
     from ortlens.lens.onnx_model.sessions import SessionChoice
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.lens.onnx_model.source import ModelSource
+    from ortlens.lens.profiling.kernel_records import Watched
     from ortlens.trace.runlog import RunLog
 
 SESSION = "s0"  # id of the session
@@ -157,14 +167,54 @@ class OnnxLens(CaptureView):
         """
         from ortlens.lens.observing.machine_peaks import measure_peaks
         from ortlens.lens.observing.time_budget import Repeats
-        from ortlens.lens.onnx_model.profile import profile
 
         session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)
-        profile(session, self._source, self._structure, self._choice, self._recorder, self._feed(args, kwargs), repeats)
+        self._profile(session, self._feed(args, kwargs), repeats)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
         return self.kernels
+
+    def _profile(self, session: onnxruntime.InferenceSession, feed: Feed, repeats: Repeats) -> None:
+        """Fill the table of kernels, from a second session, in turns with the one in use."""
+        if self._source.loadable is None:
+            raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
+        with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            second = with_profiler(self._second_session, folder, ours=self._choice.options is None)
+            twin = ProfilerTwin(second, 0 if self._structure is None else len(self._structure.graph.node))
+            inputs = inputs_from_session(session)
+            try:
+                repeats.restart()
+                with progress("profiling", repeats.most + 1, "run") as step:
+                    pairs = ((session, twin.turns.plain_ns), (twin.session, twin.turns.profiled_ns))
+                    plain, profiled = (_timed(runner_of(each, inputs, feed), taken) for each, taken in pairs)
+                    twin.measure(plain, profiled, repeats, step)
+                optimized = without_weights(folder / "optimized.onnx", self._structure)
+                model, compute = _with_provenance(self._structure, optimized)
+                made = ProfiledSession(
+                    session_id=SESSION,
+                    model_id=graph_records.MODEL,
+                    twin=twin,
+                    model=model,
+                    optimized=optimized,
+                    compute=compute,
+                    nodes={node.node: node for node in self._recorder.records(r.Node)},
+                )
+                record_profile(self._recorder, made, profiles.measure_cost())
+            except Exception as error:
+                said = " ".join(str(error).split())[:600]
+                if isinstance(error, profiles.ProfileIncomplete):
+                    said = f"the profile is incomplete: {said}; call profile() again with a smaller repeat"
+                raise SessionError(
+                    f"profiling {self._source.name} failed: {said}. It writes files into {folder.parent}, which needs room"
+                ) from error
+        graph_records.record_kernel_placement(self._recorder, session, self._structure)
+
+    def _second_session(self, watched: Watched) -> onnxruntime.InferenceSession:
+        options = self._choice.made_options()
+        with watched(options):
+            return new_session(self._source, self._choice, options)
 
     def verify(self, reference: Callable[..., Any], *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
         """Compare the outputs of the model with those of the PyTorch module that it was made from.
@@ -224,3 +274,31 @@ class OnnxLens(CaptureView):
     def __exit__(self, *_: object) -> None:
         """Stop recording."""
         self.close()
+
+
+def _timed(call: Callable[[], Any], taken: list[int]) -> Callable[[], None]:
+    """Append the time of each call to a list."""
+
+    def run() -> None:
+        started = time.perf_counter_ns()
+        call()
+        taken.append(time.perf_counter_ns() - started)
+
+    return run
+
+
+def _with_provenance(structure: onnx.ModelProto | None, optimized: onnx.ModelProto | None) -> tuple[onnx.ModelProto | None, list[str]]:
+    """Copy a model with each node as its own origin, and list their names; nodes that the optimised model left nameless get theirs."""
+    if structure is None:
+        return None, []
+    made = copy.deepcopy(structure)
+    nodes = list(iter_nodes(made.graph))
+    for node in nodes:
+        del node.metadata_props[:]
+        node.metadata_props.add(key=FX_NODE_KEY, value=node.name)
+    makers = {value: node for node in nodes for value in node.output if value}
+    for node in iter_nodes(optimized.graph) if optimized is not None else ():
+        maker = next((makers[value] for value in node.output if value in makers), None)
+        if not node.name and maker is not None and maker.op_type == node.op_type:
+            node.name = maker.name
+    return made, [node.name for node in nodes]

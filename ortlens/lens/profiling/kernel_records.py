@@ -1,21 +1,25 @@
-"""From the profile of a session to records of its kernels. Nothing here needs torch."""
+"""A session in turns with its twin under the profiler, and records of its kernels from that profile. Nothing here needs torch."""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ortlens import _ort
 from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis import node_provenance
 from ortlens.lens.profiling import kernel_origins, profiles
+from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
 from ortlens.trace import records as r
+from ortlens.trace.records import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from contextlib import AbstractContextManager
 
     import onnx
     import onnxruntime
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from ortlens.lens.profiling.device_join import DeviceTimes, DeviceWork
     from ortlens.trace.recorder import Recorder
 
-MAX_EVENTS = 100_000  # most kernel events of one session; each takes some 700 bytes in the file, and more when read
+_MAX_EVENTS = 100_000  # most kernel events of one session; each takes some 700 bytes in the file, and more when read
 LARGE = 1024  # bytes; larger constants are left out of models. Shapes, axes and scales are smaller, and shape inference reads them
 _COPY = "Memcpy"  # how the operators begin that ONNX Runtime inserts between devices
 _LEAST = 0.1  # share of its profiled time that a kernel keeps whatever the profiler costs: a kernel that ran took some time
@@ -61,6 +65,48 @@ class Turns:
         made = len(self.profiled_ns)
         self.groups += [None] * (made - len(self.groups))
         self.plain_ns[:] = [*self.plain_ns, *[0] * made][:made]
+
+
+_Twin = TypeVar("_Twin")
+Watched: TypeAlias = "Callable[[onnxruntime.SessionOptions], AbstractContextManager[None]]"
+"""Sets options for a session that is created inside the context."""
+
+
+def with_profiler(make: Callable[[Watched], _Twin], folder: Path, *, ours: bool) -> _Twin:
+    """Make a session that writes its profile and its optimised model into a folder.
+
+    `make` creates it inside the context that its argument returns for the options, `ours` or the user's. Where a provider compiles parts
+    of the graph, which cannot be written as a model, the profile alone is written.
+    """
+    watched = functools.partial(_ort.watched, folder=folder, ours=ours)
+    try:
+        return make(functools.partial(watched, with_model=True))
+    except Exception:  # noqa: BLE001 - one class of ours, or another; whatever else is wrong is so without the model too
+        return make(functools.partial(watched, with_model=False))
+
+
+@dataclass(slots=True)
+class ProfilerTwin:
+    """A second session, with the profiler, and its runs in turns with the session in use."""
+
+    session: onnxruntime.InferenceSession
+    node_count: int  # about how many events a run adds to the profile
+    turns: Turns = field(default_factory=Turns)
+    device: DevicePasses | None = field(init=False)  # None for a session on the CPU
+
+    def __post_init__(self) -> None:
+        """Look for a device whose work torch's profiler sees."""
+        provider = device_provider(self.session)
+        self.device = None if provider is None else DevicePasses(provider=provider)
+
+    def measure(self, plain: Callable[[], Any], profiled: Callable[[], Any], repeats: Repeats, step: Callable[[int], None]) -> None:
+        """Run both on the same inputs in turns; fewer repeats if the profile would grow too large, at least one."""
+        self.turns.make(plain, profiled, repeats, max(min(repeats.most, self._affordable()), 1), step)
+        if self.device is not None and not repeats.budget.is_over():
+            self.device.make(plain, profiled, self.turns, min(repeats.most, self._affordable()))
+
+    def _affordable(self) -> int:
+        return _MAX_EVENTS // max(self.node_count, 1) - len(self.turns.groups) - 1
 
 
 def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
@@ -111,49 +157,82 @@ def bodies_of(model: onnx.ModelProto) -> dict[str, str]:
     }
 
 
-def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile of a session
-    recorder: Recorder,
-    session_id: str,
-    model_id: str | None,
-    twin: onnxruntime.InferenceSession,
-    turns: Turns,
-    read: profiles.Profile,
-    optimized: onnx.ModelProto | None,
-    origins: Mapping[str, kernel_origins.Origin],
-    nodes: Mapping[str, r.Node],
-    cost_ns: float,
-    device: DeviceTimes | None = None,
-) -> None:
-    """Record the kernels of a session, and the model that ran if it has an id; `cost_ns` is what the profiler adds to a kernel's call.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledSession:
+    """A session whose twin has made its runs, and what its kernels are traced back to."""
 
-    With `device`, kernels of that device have its times.
-    """
-    # Of all counted runs, from the faster half of the runs of each call.
-    total_ns = round(sum(profiles.quiet_mean(times) * len(times) for times in _by_group(turns.plain_ns, turns.groups)))
-    assigned = _ort.assigned_providers(twin)
-    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
-    rows = [
-        _record(session_id, kernel, origins.get(kernel.name), nodes, assigned, own_ns, total_ns)
-        for kernel, own_ns in zip(_with_packed_weights(read.kernels, optimized), times, strict=True)
-    ]
-    rows = with_refusals(rows, read.kernels, twin.get_providers()[0], optimized)
-    if device is not None:
-        host = [max(kernel.total_ns - cost_ns * kernel.calls, _LEAST * kernel.total_ns) / kernel.calls for kernel in read.kernels]
-        runs = sum(group is not None for group in turns.groups)
-        rows = on_device(rows, host, runs, device)
+    session_id: str
+    model_id: str | None  # the model that ran is recorded under it
+    twin: ProfilerTwin
+    model: onnx.ModelProto | None  # whose nodes have provenance; None if it is unknown
+    optimized: onnx.ModelProto | None  # the same as optimised by ONNX Runtime; None where the provider cannot write it
+    compute: Sequence[str]  # the names of the nodes that provenance may name, in order
+    nodes: Mapping[str, r.Node]  # their records
+
+
+def record_profile(recorder: Recorder, profiled: ProfiledSession, cost: profiles.Cost) -> None:
+    """End the profile of a session, and record its kernels, with the device's times if there are any, and the model that ran."""
+    session, turns, device, optimized = profiled.twin.session, profiled.twin.turns, profiled.twin.device, profiled.optimized
+    began_ns, written = session.get_profiling_start_time_ns(), Path(session.end_profiling())
+    shown = optimized if optimized is not None else profiled.model
+    read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
+    times = None if device is None else device.times(written, began_ns)
+    rows = _kernels(profiled, read, cost.in_event)
+    rows = with_refusals(rows, read.kernels, session.get_providers()[0], optimized)
+    runs = sum(group is not None for group in turns.groups)
+    if times is not None:
+        host = [max(kernel.total_ns - cost.in_event * kernel.calls, _LEAST * kernel.total_ns) / kernel.calls for kernel in read.kernels]
+        rows = on_device(rows, host, runs, times)
     rows = with_copies(rows, optimized)
-    rows = [*(kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id), *rows]
-    order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
+    rows = [*(kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != profiled.session_id), *rows]
+    order = {known.session_id: place for place, known in enumerate(recorder.records(r.Session))}
     recorder.replace_all(r.Kernel, sorted(rows, key=lambda row: order.get(row.session_id, -1)))
-    recorder.amend(
-        r.Session,
-        session_id,
-        arena_bytes=read.arena_bytes,
-        **({} if device is None else _use(device, total_ns / max(sum(group is not None for group in turns.groups), 1))),
-    )
-    if optimized is not None and model_id is not None:
-        recorder.attach(f"models/{model_id}.optimized.onnx", optimized.SerializeToString())
-        recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
+    use = {} if times is None else _use(times, _quiet_ns(turns) / max(runs, 1))
+    recorder.amend(r.Session, profiled.session_id, arena_bytes=read.arena_bytes, **use)
+    if optimized is not None and profiled.model_id is not None:
+        recorder.attach(f"models/{profiled.model_id}.optimized.onnx", optimized.SerializeToString())
+        recorder.amend(r.Model, profiled.model_id, optimized_node_count=len(optimized.graph.node))
+    _note_launch_times(recorder, profiled.session_id, "" if device is None else device.missing)
+
+
+def _kernels(profiled: ProfiledSession, read: profiles.Profile, cost_ns: float) -> list[r.Kernel]:
+    """Make the records of kernels; `cost_ns` is what the profiler adds to a kernel's call."""
+    total_ns = _quiet_ns(profiled.twin.turns)
+    origins: Mapping[str, kernel_origins.Origin] = {}
+    if profiled.model is not None:
+        names = {kernel.name: kernel.op_type for kernel in read.kernels}
+        origins = kernel_origins.origins(profiled.model, profiled.optimized, names, profiled.compute)
+    assigned = _ort.assigned_providers(profiled.twin.session)
+    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
+    rows = []
+    for kernel, own_ns in zip(_with_packed_weights(read.kernels, profiled.optimized), times, strict=True):
+        found = origins.get(kernel.name) or kernel_origins.Origin(kernel=kernel.name, op_type=kernel.op_type)
+        origin = _charged(found, profiled.nodes)
+        place = _place(origin, profiled.nodes)
+        rows.append(
+            r.Kernel(
+                session_id=profiled.session_id,
+                kernel=kernel.name,
+                op_type=kernel.op_type,
+                provider=kernel.provider or assigned.get(kernel.name, ""),
+                calls=kernel.calls,
+                total_ns=own_ns,
+                mean_ns=round(own_ns / kernel.calls),
+                low_ns=_scaled(kernel.low_ns, kernel, own_ns),
+                high_ns=_scaled(kernel.high_ns, kernel, own_ns),
+                share=own_ns / total_ns if total_ns else None,
+                bytes=kernel.bytes,
+                **same(origin, "node", "nodes", "onnx_nodes", "onnx_ops"),
+                **({} if place is None else same(place, "module", "file", "line")),
+                confidence="inferred" if origin.candidates and place is not None else origin.confidence,
+            )
+        )
+    return rows
+
+
+def _quiet_ns(turns: Turns) -> int:
+    """Sum up all counted runs, at the mean of the faster half of the runs of each call."""
+    return round(sum(profiles.quiet_mean(times) * len(times) for times in _by_group(turns.plain_ns, turns.groups)))
 
 
 def with_refusals(
@@ -225,7 +304,7 @@ def _use(device: DeviceTimes, run_ns: float) -> dict[str, int]:
     return {"device_busy_ns": use.busy_ns, "device_idle_ns": idle_ns, "launch_ns": use.launch_ns, "launches": use.launches}
 
 
-def note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None:
+def _note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None:
     """Record that the kernels of a session have the times of launches, if it is said why; that of an earlier profile goes."""
     rule = "launch_times"
     findings = [row for row in recorder.records(r.Finding) if (row.rule, row.subject) != (rule, session_id)]
@@ -265,40 +344,6 @@ def _bytes_of(tensor: onnx.TensorProto) -> int:
         return 0
     size: int = math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     return size
-
-
-def _record(  # noqa: PLR0913, PLR0917 - one call site
-    session_id: str,
-    kernel: profiles.ProfiledKernel,
-    origin: kernel_origins.Origin | None,
-    nodes: Mapping[str, r.Node],
-    assigned: Mapping[str, str],
-    own_ns: int,
-    total_ns: int,
-) -> r.Kernel:
-    found = _charged(origin or kernel_origins.Origin(kernel=kernel.name, op_type=kernel.op_type), nodes)
-    place = _place(found, nodes)
-    return r.Kernel(
-        session_id=session_id,
-        kernel=kernel.name,
-        op_type=kernel.op_type,
-        provider=kernel.provider or assigned.get(kernel.name, ""),
-        calls=kernel.calls,
-        total_ns=own_ns,
-        mean_ns=round(own_ns / kernel.calls),
-        low_ns=_scaled(kernel.low_ns, kernel, own_ns),
-        high_ns=_scaled(kernel.high_ns, kernel, own_ns),
-        share=own_ns / total_ns if total_ns else None,
-        bytes=kernel.bytes,
-        node=found.node,
-        nodes=found.nodes,
-        onnx_nodes=found.onnx_nodes,
-        onnx_ops=found.onnx_ops,
-        module=None if place is None else place.module,
-        file=None if place is None else place.file,
-        line=None if place is None else place.line,
-        confidence="inferred" if found.candidates and place is not None else found.confidence,
-    )
 
 
 def _scaled(profiled_ns: float | None, kernel: profiles.ProfiledKernel, own_ns: int) -> int | None:

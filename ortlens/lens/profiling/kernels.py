@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens import _ort
 from ortlens._shell import progress
 from ortlens.backend.basis.ab_timing import no_wait, waiting_for
 from ortlens.errors import UsageError
-from ortlens.lens.profiling import kernel_origins, profiles
-from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
-from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
+from ortlens.lens.profiling import profiles
+from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 from ortlens.units import counted
@@ -59,15 +57,14 @@ class _RunTimes(RunLog):
 class _Sitting:
     """One session that is being profiled, and its twin with the profiler."""
 
-    twin: Twin
+    shadow: Twin
     partition: ObservedPartition
     folder: Path
-    turns: Turns = field(default_factory=Turns)
-    device: DevicePasses | None = None  # None for a session on the CPU
+    twin: ProfilerTwin
 
     def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
         """Run the same inputs in turns with and without the profiler."""
-        pairs = ((self.twin.info.session, self.turns.plain_ns), (self.twin.session, self.turns.profiled_ns))
+        pairs = ((self.shadow.info.session, self.twin.turns.plain_ns), (self.twin.session, self.twin.turns.profiled_ns))
         args = self.partition.with_copies(args)
         wait = waiting_for(args)
         plain, profiled = (
@@ -75,13 +72,7 @@ class _Sitting:
             for session, taken in pairs
         )
         wait()
-        # Fewer repeats if the profile would grow too large; at least one.
-        self.turns.make(plain, profiled, repeats, max(min(repeats.most, self._affordable()), 1), step)
-        if self.device is not None and not repeats.budget.is_over():
-            self.device.make(plain, profiled, self.turns, min(repeats.most, self._affordable()))
-
-    def _affordable(self) -> int:
-        return MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.turns.groups) - 1
+        self.twin.measure(plain, profiled, repeats, step)
 
 
 @dataclass(slots=True)
@@ -125,21 +116,13 @@ class _Profiler:
         key = (partition, id(current.session))
         if key not in self.sittings:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
-            twin = _watched_twin(partition, args, folder)
-            if twin is None:
+            ours = partition.graph.options.ort_session_options is None
+            shadow = with_profiler(functools.partial(partition.twin, args), folder, ours=ours)
+            if shadow is None:
                 return None
-            provider = device_provider(twin.session)
-            device = None if provider is None else DevicePasses(provider=provider)
-            self.sittings[key] = _Sitting(twin=twin, partition=partition, folder=folder, device=device)
+            twin = ProfilerTwin(shadow.session, len(shadow.model.graph.node))
+            self.sittings[key] = _Sitting(shadow=shadow, partition=partition, folder=folder, twin=twin)
         return self.sittings[key]
-
-
-def _watched_twin(partition: ObservedPartition, args: tuple[Any, ...], folder: Path) -> Twin | None:
-    watched = functools.partial(_ort.watched, folder=folder, ours=partition.graph.options.ort_session_options is None)
-    try:
-        return partition.twin(args, functools.partial(watched, with_model=True))
-    except Exception:  # noqa: BLE001 - a provider compiled parts of the graph, which cannot be written; what else fails does so again
-        return partition.twin(args, functools.partial(watched, with_model=False))
 
 
 def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats) -> None:
@@ -182,22 +165,22 @@ def _partitions(targets: CompiledTargets) -> list[ObservedPartition]:
 
 def _recorded(sitting: _Sitting, profiler: _Profiler, recorder: Recorder, *, is_present: bool) -> None:
     """Record the profile of one session; a failure becomes a finding."""
-    twin, turns, cost = sitting.twin, sitting.turns, profiler.cost
-    began_ns = twin.session.get_profiling_start_time_ns()
-    written = Path(twin.session.end_profiling())
-    partition = sitting.partition
-    if not is_present or twin.session_id is None or partition in profiler.failures:
+    shadow, partition = sitting.shadow, sitting.partition
+    if not is_present or shadow.session_id is None or partition in profiler.failures:
+        shadow.session.end_profiling()
         return
+    identity = partition.identity
     try:
-        optimized, identity = without_weights(sitting.folder / "optimized.onnx", partition.model), partition.identity
-        read = profiles.read_profile(written, turns.groups, bodies_of(optimized or twin.model), cost.after_event)
-        compute = [node.name for node in partition.part.nodes]
-        known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
-        nodes = {node.node: node for node in recorder.records(r.Node) if identity and node.graph_id == identity.graph_id}
-        model_id = None if identity is None else identity.model_id
-        device = None if sitting.device is None else sitting.device.times(written, began_ns)
-        record_profile(recorder, twin.session_id, model_id, twin.session, turns, read, optimized, known, nodes, cost.in_event, device)
-        note_launch_times(recorder, twin.session_id, "" if sitting.device is None else sitting.device.missing)
+        profiled = ProfiledSession(
+            session_id=shadow.session_id,
+            model_id=None if identity is None else identity.model_id,
+            twin=sitting.twin,
+            model=shadow.model,
+            optimized=without_weights(sitting.folder / "optimized.onnx", partition.model),
+            compute=[node.name for node in partition.part.nodes],
+            nodes={node.node: node for node in recorder.records(r.Node) if identity and node.graph_id == identity.graph_id},
+        )
+        record_profile(recorder, profiled, profiler.cost)
     except Exception as error:  # noqa: BLE001 - as in `around`
         profiler.failures[partition] = error
 

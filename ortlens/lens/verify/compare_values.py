@@ -17,7 +17,8 @@ import torch.fx
 
 from ortlens.backend.basis import provenance
 from ortlens.errors import UsageError
-from ortlens.lens.verify.lockstep import Missing
+from ortlens.lens.verify.excuses import excuse_rounding
+from ortlens.lens.verify.float64 import Missing
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -247,6 +248,19 @@ class ValueVerdict:
     place_in_code: tuple[str | None, int | None] = (None, None)  # file and line of the user, where no node tells them
 
     @property
+    def is_strict(self) -> bool:
+        """Whether nothing excuses a difference: the tolerance is the user's, or there is nothing to measure."""
+        return self.tolerance is None or self.tolerance.given
+
+    def is_close(self, ort: Any, other: Any) -> bool:
+        """Tell whether two values differ by a single rounding at most, that is, by the tolerance."""
+        if not isinstance(ort, torch.Tensor):
+            return type(ort) is type(other) and not isinstance(ort, Missing) and bool(ort == other)
+        if not isinstance(other, torch.Tensor) or ort.shape != other.shape or ort.dtype is not other.dtype or self.tolerance is None:
+            return False
+        return compare(ort, other, None, self.tolerance).agrees
+
+    @property
     def text(self) -> str:
         """The note with its details."""
         return "; ".join(filter(None, (self.note, *self.details)))
@@ -325,11 +339,8 @@ def _decide(verdict: ValueVerdict, found: ValueComparison, tolerance: Tolerance)
     verdict.ok = found.agrees
     if found.clashes:
         verdict.add(f"{found.clashes:,} of {found.elements:,} elements are NaN or infinite on one side only")
-    elif not verdict.ok and not tolerance.given and found.finite_alike():
-        verdict.ok = True
-        errors = f"({found.ort_error:.2g} and {found.eager_error:.2g})"
-        alike = "about as close to the float64 run as PyTorch" if not found.by_chance() else "errors of so few numbers differ by chance"
-        verdict.add(f"beyond the tolerance but ok: {alike} {errors}")
+    elif not verdict.ok and not tolerance.given:
+        excuse_rounding(verdict, found)
 
 
 def _as_tensor(value: Any) -> torch.Tensor | Missing:

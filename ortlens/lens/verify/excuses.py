@@ -7,19 +7,20 @@ beyond 1, of which the next operator may make NaN. The first node that produces 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
 
 from ortlens.backend.basis import provenance
 from ortlens.backend.partitioning.rules import Call
-from ortlens.lens.verify.lockstep import Missing, call, call_in_double, widened
+from ortlens.lens.verify.float64 import Missing, call_in_double
+from ortlens.lens.verify.lockstep import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ortlens.lens.verify.compare_values import Tolerance, ValueVerdict
+    from ortlens.lens.verify.compare_values import ValueComparison, ValueVerdict
     from ortlens.lens.verify.lockstep import NodeStep
 
 
@@ -27,11 +28,6 @@ _aten = torch.ops.aten
 
 _SHORT = (torch.float16, torch.bfloat16)
 _FEWEST_DIFFERING = 4  # elements: fewer may differ by a rounding that nobody defines
-UNINITIALISED = "uninitialised memory: any value is right"
-NUMBER_ROUNDED = "the number {:g} is rounded to 16 bits, which PyTorch keeps in float32"
-
-BEYOND_RANGE = "{:.9g} is outside the range of the operator, {:.9g} to {:.9g}"
-
 _UNINITIALISED = (
     _aten.empty.memory_format,
     _aten.empty_like.default,
@@ -65,30 +61,55 @@ _ALPHAS = (_aten.elu.default, _aten.celu.default)
 """Operators that do not go below their argument alpha, which is 1 if it is not given, times the scale."""
 
 
-def excuse(  # noqa: PLR0913, PLR0917 - a verdict, what it is on, and what that was computed from
-    verdict: ValueVerdict, node: torch.fx.Node, item: int | None, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any]
-) -> Literal["cancels", "ties"] | None:
-    """Accept a result of an operator that differs, if PyTorch might return it as well; tell for which reason it was accepted."""
-    if _cancels(node, ort, eager, read, verdict.tolerance):
+class Excuse(NamedTuple):
+    """A reason why a value that differs is not ONNX Runtime's fault."""
+
+    text: str
+    # whether it holds for a value, given where NaN and infinities come from so far
+    holds: Callable[[ValueVerdict, NodeStep, Sequence[NonfiniteOrigin]], bool]
+
+
+def excuse_rounding(verdict: ValueVerdict, found: ValueComparison) -> None:
+    """Accept a value beyond the tolerance if ONNX Runtime is about as close to the run in double precision as PyTorch is."""
+    if found.finite_alike():
+        verdict.ok = True
+        verdict.add(f"{_BY_CHANCE if found.by_chance() else _ALIKE} ({found.ort_error:.2g} and {found.eager_error:.2g})")
+
+
+def excuse(
+    verdict: ValueVerdict, step: NodeStep, origins: Sequence[NonfiniteOrigin] = (), rows: Sequence[Excuse] | None = None
+) -> Excuse | None:
+    """Find the first excuse for a value that differs, and note it, except for `CARRIED_ON`, which other values decide."""
+    found = next((row for row in rows or _EXCUSES if row.holds(verdict, step, origins)), None)
+    if found is NONFINITE:
+        verdict.leave_open(f"{found.text} from {next(origin.node.name for origin in origins if origin.sides != 'ort')}")
+    elif found is not None and found is not CARRIED_ON:
         verdict.ok, verdict.is_excused = True, True
-        verdict.restate("beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes")
-        return "cancels"
-    if differ_by_ties(node, item, ort, eager, read):
-        # How far positions are apart is no difference of numbers.
-        verdict.ok, verdict.is_excused, verdict.comparison = True, True, None
-        verdict.add("equal values in another order, which PyTorch does not define")
-        return "ties"
-    return None
+        verdict.add(found.text)
+        if found is TIES:  # how far positions are apart is no difference of numbers
+            verdict.comparison = None
+    return found
 
 
-def beyond_range(node: torch.fx.Node, ort: Any, eager: Any) -> str:
+def is_at_fault(verdict: ValueVerdict, step: NodeStep, *, knows_inputs: bool = True) -> bool:
+    """Call a value within the tolerance wrong if it is none that rounding explains; tell whether it is."""
+    if verdict.ok is not True or not (fault := (knows_inputs and _rounded_number(verdict, step)) or _beyond_range(step)):
+        return False
+    verdict.ok = False
+    verdict.restate(fault)
+    return True
+
+
+def _beyond_range(step: NodeStep) -> str:
     """Describe a number in ONNX Runtime's result that the operator cannot have, if PyTorch's has none; empty if there is none."""
-    bounds = _range_of(node)
+    bounds, ort, eager = _range_of(step.node), step.ort, step.eager
     if bounds is None or not all(isinstance(value, torch.Tensor) and value.is_floating_point() for value in (ort, eager)):
         return ""
     least, largest = torch.tensor(bounds, dtype=eager.dtype)
     outside, outside_eager = (value[(value < least) | (value > largest)] for value in (ort.detach().cpu(), eager.detach().cpu()))
-    return BEYOND_RANGE.format(outside[0].item(), *bounds) if len(outside) and not len(outside_eager) else ""
+    if not len(outside) or len(outside_eager):
+        return ""
+    return "{:.9g} is outside the range of the operator, {:.9g} to {:.9g}".format(outside[0].item(), *bounds)
 
 
 def _range_of(node: torch.fx.Node) -> tuple[float, float] | None:
@@ -132,39 +153,46 @@ def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Te
     return source.gather(dim, places) if distinct else None
 
 
-def _cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any], tolerance: Tolerance | None) -> bool:
+def _cancels(verdict: ValueVerdict, step: NodeStep, _: Sequence[NonfiniteOrigin]) -> bool:
     """Tell whether two results of a sum or mean are the same within the tolerance, taken of the magnitudes of its terms.
 
     Adding n numbers in any order is off by a few roundings of what is added. If terms of both signs cancel, that is much of the result, and
     how much differs between PyTorch, which adds in a tree, and ONNX Runtime. A lost term, or a sum of so many that rounding adds up, is
     larger. A tolerance that the user chose is taken as it is.
     """
-    if node.target not in _SUMS or tolerance is None or tolerance.given:
+    tolerance, ort, eager = verdict.tolerance, step.ort, step.eager
+    if step.maker.target not in _SUMS or tolerance is None or tolerance.given:
         return False
     if not all(isinstance(value, torch.Tensor) and value.dtype.is_floating_point for value in (ort, eager)) or ort.shape != eager.shape:
         return False
 
     def magnitude(source: torch.fx.Node) -> Any:
-        wide = widened(read(source))
-        return wide.abs() if isinstance(wide, torch.Tensor) else wide
+        value = step.read(source)
+        return value.abs() if isinstance(value, torch.Tensor) else value
 
-    magnitudes = call_in_double(node, magnitude)
+    magnitudes = call_in_double(step.maker, magnitude)
     if not isinstance(magnitudes, torch.Tensor):
         return False
     distance = (ort.detach().double() - eager.detach().double()).abs()
     return bool((distance <= tolerance.atol + tolerance.rtol * magnitudes).all())
 
 
-def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
-    """Find a Python number that ONNX Runtime rounds to 16 bits, where PyTorch keeps float32: within the tolerance, yet no rounding."""
-    if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
-        return None
-    rounded = {number: float(torch.tensor(number, dtype=right.dtype, device="cpu")) for number in node.args if isinstance(number, float)}
+def _rounded_number(verdict: ValueVerdict, step: NodeStep) -> str:
+    """Name a Python number that ONNX Runtime rounds to 16 bits, where PyTorch keeps float32: within the tolerance, yet no rounding.
+
+    Operators with several results, such as norms, have their numbers as attributes, which are float32.
+    """
+    args, ort = step.node.args, step.ort
+    if verdict.is_strict or step.item is not None or not isinstance(ort, torch.Tensor) or ort.dtype not in _SHORT:
+        return ""
+    rounded = {number: float(torch.tensor(number, dtype=ort.dtype, device="cpu")) for number in args if isinstance(number, float)}
     number = next((number for number, short in rounded.items() if number not in (short, math.inf)), None)
-    if number is None or (differing := _count_differing(ort, right)) < _FEWEST_DIFFERING:
-        return None
-    short: Any = call(node, read, tuple(rounded.get(given, given) if isinstance(given, float) else given for given in node.args))
-    return number if _count_differing(ort, short) * 4 <= differing else None
+    right = None if number is None else step.local()
+    if not isinstance(right, torch.Tensor) or ort.shape != right.shape or (differing := _count_differing(ort, right)) < _FEWEST_DIFFERING:
+        return ""
+    short: Any = call(step.node, step.read_ort, tuple(rounded.get(given, given) if isinstance(given, float) else given for given in args))
+    is_rounded = _count_differing(ort, short) * 4 <= differing
+    return f"the number {number:g} is rounded to 16 bits, which PyTorch keeps in float32" if is_rounded else ""
 
 
 def _count_differing(one: torch.Tensor, other: torch.Tensor) -> int:
@@ -186,20 +214,21 @@ class NonfiniteOrigin(NamedTuple):
     note: str
 
 
-def origin_of(step: NodeStep, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]) -> NonfiniteOrigin | None:
-    """Check whether a node is the origin of NaN or infinities; `maker` is the operator behind it if it selects an output.
+def origin_of(step: NodeStep, known: Sequence[NonfiniteOrigin]) -> NonfiniteOrigin | None:
+    """Check whether a node is another origin of NaN or infinities.
 
     Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN that
     results from infinities counts, unless these have an origin themselves.
     """
+    earlier = [origin.node for origin in known]
     sides = (("ort", step.ort, step.read_ort), ("eager", step.eager, step.read))
     found = {side: kind for side, value, read in sides if (kind := _made_here(step.node, value, read, earlier)) is not None}
-    if not found or maker in earlier:
+    if not found or step.maker in earlier:
         return None
     side = "both" if len(found) == len(sides) else next(iter(found))
     kind = found.get("eager") or found["ort"]
     finite = not isinstance(step.double, Missing) and is_finite(step.double)
-    return NonfiniteOrigin(maker, side, kind, finite, _words(step, side, kind, finite=finite))
+    return NonfiniteOrigin(step.maker, side, kind, finite, _words(step, side, kind, finite=finite))
 
 
 def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], Any], earlier: Sequence[torch.fx.Node]) -> str | None:
@@ -225,14 +254,20 @@ def _words(step: NodeStep, sides: str, kind: str, *, finite: bool) -> str:
     return f"{text}; the float64 run stays finite, up to {largest:.4g}" + (f", and {name} ends at {limit:.4g}" if largest > limit else "")
 
 
-def is_excused(ort: Any, eager: Any, double: Any) -> bool:
+def _follows_origin(verdict: ValueVerdict, step: NodeStep, origins: Sequence[NonfiniteOrigin]) -> bool:
+    """Tell whether a value differs only where it is NaN or infinite, and this follows from PyTorch's own: nothing to compare with."""
+    found = verdict.comparison
+    if all(origin.sides == "ort" for origin in origins) or found is None or verdict.is_strict or not (found.clashes and found.eager_bad):
+        return False
+    return (found.within or found.finite_alike()) and _differ_at_the_end_of_the_range(step.ort, step.eager, step.double)
+
+
+def _differ_at_the_end_of_the_range(ort: Any, eager: Any, double: Any) -> bool:
     """Tell whether two values are infinite or NaN in different places only where PyTorch's range ends.
 
     Such an element is at the end of the dtype's range on one side, not finite on both, or overflowed in PyTorch while ONNX Runtime is close
     to the run in double precision. True also without such a run, since nothing is known then.
     """
-    if not (isinstance(ort, torch.Tensor) and isinstance(eager, torch.Tensor)) or ort.shape != eager.shape:
-        return False
     if isinstance(double, Missing) or double.shape != eager.shape:
         return True
     ours, theirs = torch.isfinite(ort), torch.isfinite(eager)
@@ -270,3 +305,27 @@ def _at_limit(value: Any) -> bool:
 
 def _floats(value: Any) -> Iterator[torch.Tensor]:
     return (tensor for tensor in provenance.tensors_in(value) if tensor.dtype.is_floating_point)
+
+
+def _are_ties(_: ValueVerdict, step: NodeStep, __: Sequence[NonfiniteOrigin]) -> bool:
+    return differ_by_ties(step.maker, step.item, step.ort, step.eager, step.read)
+
+
+def _is_right_for_its_inputs(verdict: ValueVerdict, step: NodeStep, _: Sequence[NonfiniteOrigin]) -> bool:
+    local = step.local()
+    return verdict.is_close(step.ort, local) or differ_by_ties(step.maker, step.item, step.ort, local, step.read_ort)
+
+
+UNINITIALISED = "uninitialised memory: any value is right"
+UNSTEADY = "PyTorch's own results differ between two calls"
+_ALIKE = "beyond the tolerance but ok: about as close to the float64 run as PyTorch"
+_BY_CHANCE = "beyond the tolerance but ok: errors of so few numbers differ by chance"
+NONFINITE = Excuse("PyTorch's value contains NaN or infinities", _follows_origin)
+TIES = Excuse("equal values in another order, which PyTorch does not define", _are_ties)
+CARRIED_ON = Excuse("the operator is right for the inputs that ONNX Runtime computed", _is_right_for_its_inputs)
+_EXCUSES = (
+    NONFINITE,
+    Excuse("beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes", _cancels),
+    TIES,
+    CARRIED_ON,
+)

@@ -12,24 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.fx
 
+from ortlens.lens.verify.float64 import FOR_ANY_LAYOUT, Missing, call_in_double
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-_aten = torch.ops.aten
-_WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: SLF001 - operators' names
-"""Operators with a flag that only float16 allows."""
-
-
-_COPIES_IF_NEEDED: dict[Any, Any] = {_aten.view.default: _aten.reshape.default}
-"""Operators that fail if the memory layout differs from the trace, and their replacements for any layout: results of PyTorch's own
-kernels do not always have the layout of the trace (batch normalisation of a transposed tensor)."""
-
-
-class Missing(NamedTuple):
-    """Stands for a value that a run could not compute."""
-
-    reason: str
-
 
 _NOT_ASKED = Missing("not asked for")
 
@@ -47,12 +33,18 @@ class NodeStep(NamedTuple):
     """One node and its values."""
 
     node: torch.fx.Node
+    maker: torch.fx.Node  # the operator that computes it: another node where this one selects one of several results
+    item: int | None  # which of its results; None for an operator with one
     place: int  # of the node in its graph
     eager: Any  # PyTorch's result for PyTorch's inputs
     double: Any  # the result in double precision, or why there is none
     ort: Any  # ONNX Runtime's value; if unknown, PyTorch's result for ONNX Runtime's inputs
     read: Callable[[torch.fx.Node], Any]  # returns PyTorch's value of a node that this one reads
     read_ort: Callable[[torch.fx.Node], Any]  # returns ONNX Runtime's value
+
+    def local(self) -> Any:
+        """Compute PyTorch's result for ONNX Runtime's inputs; a `Missing` if PyTorch fails on these."""
+        return self.eager if self.read_ort is self.read else call_on_foreign(self.node, self.read_ort)
 
 
 def maker_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
@@ -74,8 +66,8 @@ def steps(
     wide: dict[torch.fx.Node, Any] = {}
     ort: dict[torch.fx.Node, Any] = {}
 
-    def read_double(source: torch.fx.Node) -> Any:  # the result of an operator, or a converted weight or input of the partition
-        return wide[source] if source in wide else widened(eager[source])
+    def read_double(source: torch.fx.Node) -> Any:  # the result of an operator, or a weight or input of the partition
+        return wide[source] if source in wide else eager[source]
 
     given, dying = iter(args), _last_reads(module.graph)
     for place, node in enumerate(module.graph.nodes):
@@ -92,7 +84,7 @@ def steps(
             wide[node] = (missing or call_in_double(node, read_double)) if double else _NOT_ASKED
             known = _NOT_ASKED if supply is None else supply(node)
             ort[node] = call_on_foreign(node, ort.__getitem__) if known is None else known
-            yield NodeStep(node, place, eager[node], wide[node], ort[node], eager.__getitem__, ort.__getitem__)
+            yield NodeStep(node, *maker_of(node), place, eager[node], wide[node], ort[node], eager.__getitem__, ort.__getitem__)
         for dead in dying[node]:
             for values in (eager, wide, ort):
                 values.pop(dead, None)
@@ -125,46 +117,6 @@ def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -
 
 def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any], args: tuple[Any, ...] | None = None) -> Any:
     """Run one node on the values that `read` returns, with its own arguments unless others are given."""
-    target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
-    return target(*torch.fx.map_arg(node.args if args is None else args, read), **torch.fx.map_arg(node.kwargs, read))
-
-
-def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
-    """Run one node in double precision; a `Missing` if it cannot run so."""
-    if node.target is _aten.view.dtype:
-        return Missing("the bits of a float mean something else in double precision")
-    args: Any = torch.fx.map_arg(list(node.args), read)
-    kwargs: Any = torch.fx.map_arg(dict(node.kwargs), read)
-    try:
-        return run_in_double(node.target, args, kwargs)
-    except Exception as error:  # noqa: BLE001 - without double precision there is no arbiter, nothing else is lost
-        return Missing(f"{node.target} does not run in double precision ({type(error).__name__})")
-
-
-def run_in_double(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run one operator on arguments in double precision. Whatever the operator raises is raised."""
-    target: Any = _COPIES_IF_NEEDED.get(overload, overload)
-    wide_args, wide_kwargs = wide_dtypes(list(args)), wide_dtypes(dict(kwargs))
-    if target in _WIDENS_ITSELF:
-        wide_args[2:] = [False]
-    return _all_widened(target(*wide_args, **wide_kwargs))
-
-
-def widened(value: Any) -> Any:
-    """Convert narrower floats to double precision; any other value is returned as it is."""
-    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
-        return value.detach().to(torch.float64)
-    return value
-
-
-def _all_widened(made: Any) -> Any:
-    return type(made)(map(widened, made)) if type(made) in (tuple, list) else widened(made)
-
-
-def wide_dtypes(given: Any) -> Any:
-    """Replace the narrower float dtypes among the arguments of an operator by double, in the same structure."""
-    if isinstance(given, torch.dtype):
-        return torch.float64 if given.is_floating_point else given
-    if isinstance(given, dict):
-        return {key: wide_dtypes(value) for key, value in given.items()}
-    return [wide_dtypes(value) for value in given] if isinstance(given, list) else given
+    target: Any = FOR_ANY_LAYOUT.get(node.target, node.target)
+    given, named = torch.fx.map_arg((node.args if args is None else args, node.kwargs), read)
+    return target(*given, **named)

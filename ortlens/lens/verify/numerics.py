@@ -21,7 +21,7 @@ from ortlens.backend.observed import uncounted_eager
 from ortlens.lens.observing.watching import wrapped
 from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
-from ortlens.lens.verify.call_state import CallState, Outcome, outcome_of
+from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.compare_values import ValueVerdict
 from ortlens.lens.verify.lockstep import NodeRaised, steps
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.observing.compilations import CompiledTargets, Target
     from ortlens.lens.observing.time_budget import TimeBudget
+    from ortlens.lens.verify.call_state import Outcome
     from ortlens.lens.verify.checked_partitions import Checked
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder
@@ -83,12 +84,10 @@ class Verification:
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""
                 if place and self.budget.is_over():
-                    late = _no_call(f"{prefix}result", f"not compared: {self.budget.over}", _first_line(target.function))
-                    late.left_out = True
-                    self._calls.append(late)
+                    self._calls.append(_not_called(target, f"not compared: {self.budget.over}", left_out=True))
                 else:
                     self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=prefix)
-        self._calls += [_no_call(f"{target.name}: result", _OTHER_ARGUMENTS, _first_line(target.function)) for target in others]
+        self._calls += [_not_called(target, _OTHER_ARGUMENTS) for target in others]
         for log in self.recorder.logs()[0]:  # of sessions that were made meanwhile: their calls are ours, not the user's
             if log not in logs:
                 log.forget()
@@ -100,71 +99,61 @@ class Verification:
     def _verify(self, target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, raises: bool, prefix: str) -> None:
         """Check one target: the partitions that its call runs, and the call."""
         self._partitions.begin()
-        call = functools.partial(target.compiled, *args, **kwargs)
-        state = CallState(target.function, args, kwargs)
-        try:
-            compiled = self._compiled(call, state)
-            verdicts = self._compare_call(target, call, eager_call(target.function, args, kwargs), state, compiled, prefix)
-        finally:
-            state.restore()
-        if raises and compiled.error is not None and not any(verdict.ok is False for verdict in verdicts):
+        check = CallCheck(
+            call=functools.partial(target.compiled, *args, **kwargs),
+            eager=eager_call(target.function, args, kwargs),
+            state=CallState(target.function, args, kwargs),
+            tolerances=self.tolerances,
+            place_in_code=_first_line(target.function),
+        )
+        compiled = self._compiled(check)
+        self._compare_call(check, compiled, prefix)
+        if raises and compiled.error is not None and not check.wrong():
             raise compiled.error
-        if state.left_out:
-            size = size_from_bytes(state.left_out)
-            note = f"{size} of weights were not copied: what the call wrote to them was neither compared nor put back"
-            verdicts.append(_no_call("weights", note, _first_line(target.function)))
-        for verdict in verdicts:
+        if left_out := check.state.left_out:
+            note = f"{size_from_bytes(left_out)} of weights were not copied: what the call wrote to them was neither compared nor put back"
+            check.verdicts.append(check.verdict("weights", note=note))
+        for verdict in check.verdicts:
             verdict.node = f"{prefix}{verdict.node}"
-        self._calls += verdicts
+        self._calls += check.verdicts
 
-    def _compiled(self, call: Callable[[], object], state: CallState) -> Outcome:
+    def _compiled(self, check: CallCheck) -> Outcome:
         """Call the compiled function, while its partitions are checked."""
         for attempt in range(_MAX_ATTEMPTS):
             before = self._partitions.sessions()
             with self._partitions.watched(self._partitions.checking):
-                compiled = outcome_of(call, state)
-            state.restore()
+                compiled = check.called()
             after = self._partitions.sessions()
             known = all(runner in self._partitions.checked or before.get(runner) == made for runner, made in after.items())
             if known or attempt == _MAX_ATTEMPTS - 1:
                 break
         return compiled
 
-    def _compare_call(  # noqa: PLR0913, PLR0917 - what is called, in both ways, from where, and what came of it
-        self,
-        target: Target,
-        call: Callable[[], object],
-        eager: Callable[[], object] | None,
-        state: CallState,
-        compiled: Outcome,
-        prefix: str,
-    ) -> list[ValueVerdict]:
+    def _compare_call(self, check: CallCheck, compiled: Outcome, prefix: str) -> None:
         """Compare the call as a whole with the same call of the function itself."""
-        place = _first_line(target.function)
-        if eager is None:
+        if check.eager is None:
             self._partitions.report_raised(None)
-            return [_no_call("result", "the function itself is not known, so the call as a whole was not compared", place)]
+            check.verdicts = [check.verdict("result", note="the function itself is not known, so the call as a whole was not compared")]
+            return
         try:
-            check = CallCheck(eager=eager, state=state, tolerances=self.tolerances, place_in_code=place)
             with self._partitions.watched(lambda _runner, _args, outputs: outputs):  # neither checked inside nor recorded
-                again = outcome_of(call, state)
-            state.restore()
+                again = check.called()
             check.run(compiled, again)
             self._partitions.report_raised(check.expected.error)
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
-                check.trace(call, self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(g.of for g in self.targets.graphs()))
+                check.trace(self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(g.of for g in self.targets.graphs()))
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
-                self._look_inside(check, call, state)
+                self._look_inside(check)
             self._conclude(check, prefix)
         except Exception as error:  # noqa: BLE001 - a guard of the lens: what was compared inside stays
             lens_failed(self.recorder, "comparing the call", error)
-            return [_no_call("result", f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300], place)]
-        return check.verdicts
+            note = f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]
+            check.verdicts = [check.verdict("result", note=note)]
 
-    def _look_inside(self, check: CallCheck, call: Callable[[], object], state: CallState) -> None:
+    def _look_inside(self, check: CallCheck) -> None:
         """Compare skipped calls, and together the values that were right alone, if the fault is inside and was not found."""
         partitions = self._partitions
         has_skipped = any(partitions.checked[runner].calls > MAX_CALLS for runner in partitions.ran)
@@ -172,8 +161,7 @@ class Verification:
             return
         closer = self._checks(per_op=False, most=None)
         with closer.watched(closer.checking):
-            outcome_of(call, state)
-        state.restore()
+            check.called()
         partitions.adopt(closer)
 
     def _conclude(self, check: CallCheck, prefix: str) -> None:
@@ -213,8 +201,9 @@ class Verification:
         return f"calls {MAX_CALLS + 1} to {known.calls} of this partition were not compared" if known.calls > MAX_CALLS else ""
 
 
-def _no_call(node: str, note: str, place: tuple[str | None, int | None]) -> ValueVerdict:
-    return ValueVerdict(node=node, scope="call", place=0, note=note, place_in_code=place)
+def _not_called(target: Target, note: str, *, left_out: bool = False) -> ValueVerdict:
+    place = _first_line(target.function)
+    return ValueVerdict(node=f"{target.name}: result", scope="call", place=0, note=note, left_out=left_out, place_in_code=place)
 
 
 def _first_line(target: Any) -> tuple[str | None, int | None]:

@@ -12,24 +12,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.lens.verify.compare_values import ValueVerdict, compare, judge
+from ortlens.lens.verify.compare_values import ValueVerdict, judge
 from ortlens.lens.verify.excuses import (
-    NUMBER_ROUNDED,
+    CARRIED_ON,
+    NONFINITE,
+    TIES,
     UNINITIALISED,
     NonfiniteOrigin,
-    beyond_range,
-    differ_by_ties,
     excuse,
     has_infinite,
     has_nan,
-    is_excused,
+    is_at_fault,
     is_finite,
     is_uninitialised,
     origin_of,
-    rounds_a_number,
 )
 from ortlens.lens.verify.inner_values import InnerValues, is_single
-from ortlens.lens.verify.lockstep import Missing, NodeStep, call_on_foreign, maker_of, steps
+from ortlens.lens.verify.lockstep import NodeStep, maker_of, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace import records as r
-
-_CARRIED_ON = "the operator is right for the inputs that ONNX Runtime computed"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +71,7 @@ class PartitionCheck:
             del left[step.node]
             if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
-            elif (origin := origin_of(step, maker_of(step.node)[0], [found.node for found in self.origins])) is not None:
+            elif (origin := origin_of(step, self.origins)) is not None:
                 self.origins.append(origin)
             if is_single(step.node.meta.get("val")):
                 verdict = self._value(step, inner)
@@ -96,8 +93,7 @@ class PartitionCheck:
     def _value(self, step: NodeStep, inner: InnerValues) -> ValueVerdict:
         name = inner.name(step.node)
         verdict = _verdict(step.node, "value", step.place, name)
-        maker = verdict.line_of
-        if maker is not None and is_uninitialised(maker):
+        if is_uninitialised(step.maker):
             verdict.note = UNINITIALISED
         elif name is None:
             verdict.note = inner.why_not(step.node)
@@ -106,7 +102,7 @@ class PartitionCheck:
             self._reconsider(verdict, step)
             if inner.holders.get(step.node) is not self.runner:
                 verdict.add("present before optimisation, then fused away")
-        origin = next((found for found in self.origins if found.node is maker), None)
+        origin = next((found for found in self.origins if found.node is step.maker), None)
         if origin is not None and not (is_finite(step.eager) and is_finite(step.ort)):
             verdict.nonfinite = "origin"
             verdict.add(origin.note)
@@ -114,84 +110,36 @@ class PartitionCheck:
             self.verdicts.append(verdict)
         return verdict
 
-    def _follows_origin(self, verdict: ValueVerdict, ort: Any, step: NodeStep) -> bool:
-        """Tell whether a value differs only where it is NaN or infinite, and this follows from PyTorch's own: nothing to compare with."""
-        found, tolerance = verdict.comparison, verdict.tolerance
-        origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
-        if origin is None or found is None or tolerance is None or tolerance.given or not (found.clashes and found.eager_bad):
-            return False
-        if not (found.within or found.finite_alike()) or not is_excused(ort, step.eager, step.double):
-            return False
-        verdict.leave_open(f"PyTorch's value contains NaN or infinities from {origin.node.name}")
-        return True
-
     def _reconsider(self, verdict: ValueVerdict, step: NodeStep) -> None:
         """Reconsider a value that differs, or that was accepted as rounding although uninitialised memory is involved."""
-        excused = verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within
-        if step.node in self._unwritten and excused:
+        if step.node in self._unwritten and verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within:
             verdict.ok = False
             verdict.restate("")
-        if verdict.ok is True and (self._rounds_a_number(verdict, step) or self._is_beyond_range(verdict, step, step.ort)):
-            self._blame(verdict, step)
+        is_wrong = is_at_fault(verdict, step)
+        if not is_wrong and verdict.ok is not False:
             return
-        if verdict.ok is not False or self._follows_origin(verdict, step.ort, step):
-            return
-        if self._strict(verdict):
-            self._blame(verdict, step)
-        elif (reason := excuse(verdict, *maker_of(step.node), step.ort, step.eager, step.read)) is None:
-            self._look_closer(verdict, step)
-        elif reason == "ties":
+        found = None if is_wrong or verdict.is_strict else excuse(verdict, step, self.origins)
+        if found is None:
+            self.suspects = self.suspects or [(verdict, step)]
+        elif found is TIES:
             self.open_reason = f"the order of equal values is undefined at {verdict.node}"
-
-    def _rounds_a_number(self, verdict: ValueVerdict, step: NodeStep) -> bool:
-        if self._strict(verdict) or verdict.comparison is None or not verdict.comparison.max_abs:
-            return False
-        number = rounds_a_number(step.node, step.ort, call_on_foreign(step.node, step.read_ort), step.read_ort)
-        if number is not None:
-            verdict.ok = False
-            verdict.add(NUMBER_ROUNDED.format(number))
-        return number is not None
-
-    def _is_beyond_range(self, verdict: ValueVerdict, step: NodeStep, ort: Any) -> bool:
-        outside = beyond_range(step.node, ort, step.eager)
-        if outside:
-            verdict.ok = False
-            verdict.add(outside)
-        return bool(outside)
-
-    def _look_closer(self, verdict: ValueVerdict, step: NodeStep) -> None:
-        """Decide whether a value is wrong, or computed from values that differ."""
-        local = call_on_foreign(step.node, step.read_ort)
-        if not (_is_close(step.ort, local, self.tolerances) or differ_by_ties(*maker_of(step.node), step.ort, local, step.read_ort)):
-            self._blame(verdict, step)
-        elif self.suspects:
-            verdict.add(f"{_CARRIED_ON}; see {self.suspects[0][0].node}")
-        else:
+        elif found is CARRIED_ON and self.suspects:
+            verdict.add(f"{found.text}; see {self.suspects[0][0].node}")
+        elif found is CARRIED_ON:
             unwritten = "parts of it are uninitialised memory" if step.node in self._unwritten else ""
             self.open_reason = self.open_reason or unwritten or f"{verdict.node} amplifies rounding differences beyond the tolerance"
-            verdict.leave_open(f"{_CARRIED_ON}, and {self.open_reason}")
-
-    def _blame(self, verdict: ValueVerdict, step: NodeStep) -> None:
-        if not self.suspects:
-            self.suspects.append((verdict, step))
-
-    def _strict(self, verdict: ValueVerdict) -> bool:
-        return verdict.tolerance is None or verdict.tolerance.given
+            verdict.leave_open(f"{found.text}, and {self.open_reason}")
 
     def _output(self, known: ValueVerdict, step: NodeStep, output: Any) -> None:
-        verdict = _verdict(step.node, "output", step.place, known.onnx_value)
+        verdict, returned = _verdict(step.node, "output", step.place, known.onnx_value), step._replace(ort=output)
         judge(verdict, output, step.eager, step.double, self.tolerances)
         self.verdicts.append(verdict)
-        if verdict.ok is True and self._is_beyond_range(verdict, step, output):
+        if is_at_fault(verdict, returned, knows_inputs=False) or (verdict.ok is False and verdict.is_strict):
             if known.ok:
                 self.suspects.append((verdict, step))
+        elif verdict.ok is not False or excuse(verdict, returned, self.origins, rows=(NONFINITE,)):
             return
-        if verdict.ok is not False or self._follows_origin(verdict, output, step):
-            return
-        if self._strict(verdict):
-            if known.ok:
-                self.suspects.append((verdict, step))
-        elif (known.ok is not True or known.is_excused) and _is_close(output, step.ort, self.tolerances):
+        elif (known.ok is not True or known.is_excused) and verdict.is_close(output, step.ort):
             verdict.ok = known.ok
             verdict.comparison = known.comparison and verdict.comparison
             verdict.open_because = known.open_because
@@ -212,12 +160,3 @@ class PartitionCheck:
 def _verdict(node: torch.fx.Node, scope: r.NumericScope, place: int, name: str | None, note: str = "") -> ValueVerdict:
     maker, _ = maker_of(node)
     return ValueVerdict(node=maker.name, scope=scope, place=place, onnx_value=name, note=note, line_of=maker)
-
-
-def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:
-    """Tell whether two values differ by a single rounding at most."""
-    if not isinstance(ort, torch.Tensor):
-        return type(ort) is type(other) and not isinstance(ort, Missing) and bool(ort == other)
-    if not isinstance(other, torch.Tensor) or ort.shape != other.shape or ort.dtype is not other.dtype:
-        return False
-    return compare(ort, other, None, tolerances.of(ort.dtype)).agrees

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.fx.node import map_aggregate
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import GraphPartition
@@ -19,13 +20,14 @@ from ortlens.backend.runtime.runner import PartitionRunner
 from ortlens.backend.runtime.session import SessionFactory
 from ortlens.lens.observing.watching import UNRECORDED
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
-from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, beyond_range, excuse, is_uninitialised, rounds_a_number
-from ortlens.lens.verify.lockstep import Missing, NodeStep, call_in_double, wide_dtypes, widened
+from ortlens.lens.verify.excuses import UNINITIALISED, excuse, is_at_fault, is_uninitialised
+from ortlens.lens.verify.float64 import Missing, call_in_double, widened
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.lens.verify.lockstep import NodeStep
 
 
 class SingleOps:
@@ -44,23 +46,18 @@ class SingleOps:
             return
         items = _items(node)
         made = self._results(step, items)
-        double = call_in_double(node, lambda source: widened(step.read(source)))
+        double = call_in_double(node, step.read)
         for item, result in zip(items, made, strict=True):
             name = node.name if item is None else f"{node.name}.{item}"
             verdict = ValueVerdict(node=node.name, scope="op", place=step.place, onnx_value=name, line_of=node)
-            eager = _item(step.eager, item)
+            alone = step._replace(item=item, ort=result, eager=_item(step.eager, item), double=_item(double, item), read_ort=step.read)
             if is_uninitialised(node):
                 verdict.note = UNINITIALISED
             else:
-                judge(verdict, result, eager, _item(double, item), tolerances)
+                judge(verdict, alone.ort, alone.eager, alone.double, tolerances)
             if verdict.ok is False:
-                excuse(verdict, node, item, result, eager, step.read)
-            if verdict.ok is True and (number := rounds_a_number(node, result, eager, step.read)) is not None:
-                verdict.ok = False
-                verdict.restate(NUMBER_ROUNDED.format(number))
-            if verdict.ok is True and (outside := beyond_range(node, result, eager)):
-                verdict.ok = False
-                verdict.restate(outside)
+                excuse(verdict, alone)
+            is_at_fault(verdict, alone)
             yield verdict
 
     def is_right_on_copies(self, step: NodeStep, tolerances: Tolerances) -> bool:
@@ -152,7 +149,7 @@ def _part_of(
         copies[source].meta = dict(source.meta) if values is None else {**source.meta, "val": values[source]}
     made = graph.node_copy(node, copies.__getitem__)
     if values is not None:
-        made.args, made.kwargs = tuple(wide_dtypes(list(made.args))), wide_dtypes(dict(made.kwargs))
+        made.args, made.kwargs = map_aggregate((made.args, made.kwargs), widened)
         made.meta = {**node.meta, "val": expected}
     inputs, outputs = [copied for copied in copies.values() if copied.op == "placeholder"], []
     for item in items:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.verify.call_check import Float64Run
 from ortlens.lens.verify.call_state import CallState, Reachable, outcome_of
-from ortlens.lens.verify.lockstep import Missing
+from ortlens.lens.verify.float64 import Float64Run, Missing
 
 if TYPE_CHECKING:
     import pytest

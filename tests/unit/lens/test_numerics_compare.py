@@ -10,7 +10,8 @@ from ortlens.errors import UsageError
 from ortlens.lens.verify import compare_values
 from ortlens.lens.verify.compare_values import Tolerance, Tolerances, ValueVerdict, compare, judge
 from ortlens.lens.verify.excuses import differ_by_ties
-from ortlens.lens.verify.lockstep import Missing, call_in_double, steps
+from ortlens.lens.verify.float64 import Missing, call_in_double
+from ortlens.lens.verify.lockstep import steps
 
 NODE = torch.fx.Graph().placeholder("x")
 TOLERANCE = Tolerance(atol=1e-6, rtol=1e-4)
