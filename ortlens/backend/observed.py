@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import torch.fx
 
 from ortlens.backend.graph import CompiledGraph, eager_graph
+from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.partitioning import extraction
+from ortlens.backend.partitioning.extraction import GraphPartition
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.plan import Plan, writes
 from ortlens.backend.runtime import cuda, devices
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortlens.backend.basis.options import OrtBackendOptions, Provider
-    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.recording.records import Identity
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
@@ -94,6 +95,11 @@ class ObservedGraph:
         return self.of.context.options
 
     @property
+    def conversions(self) -> int:
+        """Equal for graphs that convert operators alike."""
+        return id(self.of.context.registry)
+
+    @property
     def is_prepared(self) -> bool:
         """Whether it has been called."""
         return self.of.is_prepared
@@ -122,9 +128,14 @@ class ObservedGraph:
         """Return what runs the graph where no lens times the nodes that PyTorch runs."""
         return self.of.unlogged()
 
-    def alone(self, part: GraphPartition, name: str, options: OrtBackendOptions) -> ObservedPartition:
-        """Prepare a partition that is not one of the graph, such as one operator; converted as those are, without the later rewrites."""
-        model, orders = self.converted(part.module, name, optimized=False)
+    def alone(self, module: torch.fx.GraphModule, name: str) -> ObservedPartition:
+        """Prepare a program as a partition of the graph, such as one operator of it; without the later rewrites."""
+        (output,) = module.graph.find_nodes(op="output")
+        inputs, nodes = inputs_of(module.graph), module.graph.nodes
+        made = [node for node in nodes if node.op == "call_function" and kind_of(node) is not NodeKind.TUPLE]
+        part = GraphPartition(index=0, module=module, inputs=tuple(inputs), outputs=tuple(output.args[0]), nodes=tuple(made))
+        model, orders = self.converted(module, name, optimized=False)
+        options = replace(self.options, on_error="raise")
         factory = SessionFactory(partition=part, model=model, permutations=orders, options=options, alternates=True, work=0)
         runner = PartitionRunner(factory, _UNRECORDED)
         runner.prepare([None] * len(part.inputs))
@@ -318,6 +329,19 @@ class ObservedPartition:
         made = PartitionRunner(changed, _UNRECORDED)
         made.prepare(args)
         return ObservedPartition(made, self.graph)
+
+    def in_float32(self, args: Sequence[Any]) -> ObservedPartition:
+        """Prepare the same partition with factors that are not rounded to TF32."""
+        return self.variant(args, provider=cuda.IN_FLOAT32)
+
+    def rounds_by(self, args: Sequence[Any]) -> Sequence[str]:
+        """Name the settings by which the session for some arguments rounds to TF32; none if it does not."""
+        info = self.session_for(args)
+        return () if info is None or info.calls is None else info.calls.rounds_by()
+
+    def ensure_session(self, args: Sequence[Any]) -> None:
+        """Have a session for some arguments: the one there is, if it holds their weights, else a new one."""
+        self.runner.ensure_session(args)
 
     def as_converted(self, args: Sequence[Any], *, optimized: bool = False) -> ObservedPartition:
         """Prepare the partition converted again without the later rewrites, which remove values; `optimized` applies ours."""

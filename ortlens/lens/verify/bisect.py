@@ -13,11 +13,9 @@ import onnxruntime
 
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import provenance
-from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.optimizers import OPTIMIZERS, narrowed
-from ortlens.lens.observing.watching import uncounted, variant_of
 from ortlens.lens.verify.compare_values import ValueVerdict, dtype_name, judge
-from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
+from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps
 from ortlens.trace import records as r
 from ortlens.units import counted
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
 
     import torch.fx
 
-    from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedPartition
     from ortlens.lens.verify.compare_values import ValueComparison
     from ortlens.lens.verify.excuses import NonfiniteOrigin
     from ortlens.lens.verify.lockstep import NodeStep
@@ -53,12 +50,11 @@ class Culprit:
 class CauseSearch:
     """Looks for the cause of one wrong value or output of a partition, within the call that showed it."""
 
-    def __init__(self, check: PartitionCheck, context: CompileContext, ops: SingleOps) -> None:
+    def __init__(self, check: PartitionCheck, ops: SingleOps) -> None:
         """Prepare to look for causes."""
         self._check = check
-        self._context = context
         self._ops = ops
-        self._module = check.runner.partition.module
+        self._module = check.partition.part.module
 
     def cause(self, suspect: ValueVerdict, step: NodeStep) -> Culprit:
         """Find the cause of a wrong value; of kind `unknown` if the value stays wrong with each suspect disabled."""
@@ -77,27 +73,23 @@ class CauseSearch:
 
     def _rounding(self) -> str:
         """Name the settings by which the session rounds to TF32; empty if it does not."""
-        prepared = self._check.runner.prepared_for(self._check.args)
-        calls = None if prepared is None else prepared.info.calls
-        return "" if calls is None else " and ".join(calls.rounds_by())
+        return " and ".join(self._check.partition.rounds_by(self._check.args))
 
-    def _in_float32(self) -> PartitionRunner:
-        made = variant_of(self._check.runner, provider=cuda.IN_FLOAT32)
-        made.prepare(self._check.args)
-        return made
+    def _in_float32(self) -> ObservedPartition:
+        return self._check.partition.in_float32(self._check.args)
 
     def _is_right(
-        self, suspect: ValueVerdict, step: NodeStep, make_runner: Callable[[], PartitionRunner] | None = None, **settings: Any
+        self, suspect: ValueVerdict, step: NodeStep, make: Callable[[], ObservedPartition] | None = None, **settings: Any
     ) -> bool:
-        """Tell whether the value is right with another runner or other settings; False if ONNX Runtime cannot run them."""
+        """Tell whether the value is right when the partition is made anew or with other settings; False if ONNX Runtime cannot run them."""
         args = self._check.args
         try:
-            runner = self._check.runner if make_runner is None else make_runner()
+            partition = self._check.partition if make is None else make()
             if suspect.scope == "value":
-                made = InnerValues(runner, args).take(step.node)
+                made = InnerValues(partition, args).take(step.node)
             else:
-                outputs = uncounted(runner, session_with(runner, args, **settings))(*args)
-                made = outputs[[node.name for node in runner.partition.outputs].index(step.node.name)]
+                outputs = partition.uncounted(session_with(partition, args, **settings))(*args)
+                made = outputs[[node.name for node in partition.part.outputs].index(step.node.name)]
         except Exception:  # noqa: BLE001 - a model or setting that does not run explains nothing
             return False
         again = replace(suspect, ok=None, note="", details=())
@@ -168,8 +160,8 @@ class CauseSearch:
 
     def _earlier(self, node: str, is_right: Callable[..., bool]) -> Culprit:
         """Try suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
-        anew = functools.partial(as_converted, self._check.runner, self._context, self._check.args)
-        if self._context.options.pre_ort_model_transforms and is_right(functools.partial(anew, optimized=True)):
+        anew = functools.partial(self._check.partition.as_converted, self._check.args)
+        if self._check.partition.graph.options.pre_ort_model_transforms and is_right(functools.partial(anew, optimized=True)):
             return Culprit(kind="transform", node=node, text="pre_ort_model_transforms causes it: the model is right without these")
         if is_right(anew):
             text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from ortlens.lens.observing.watching import around_runs, uncounted
 from ortlens.lens.verify.bisect import CauseSearch, Culprit, finding_of_origin, finding_of_value
 from ortlens.lens.verify.compare_values import ValueVerdict, unchecked
-from ortlens.lens.verify.inner_values import as_converted
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
@@ -24,15 +22,13 @@ from ortlens.trace.guard import lens_failed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
     from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
 
-Treatment: TypeAlias = Callable[["PartitionRunner", tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
+Treatment: TypeAlias = Callable[["ObservedPartition", tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
 MAX_CALLS = 8  # calls of one partition that are checked within one call of the target; a loop may make thousands
 
 
@@ -51,23 +47,22 @@ class CheckedPartitions:
     """The partitions that ran, and the verdicts on them. When the budget is over, nothing more is compared, and no cause is looked for."""
 
     recorder: Recorder
-    graphs: Callable[[], tuple[CompiledGraph, ...]]
+    graphs: Callable[[], tuple[ObservedGraph, ...]]
     tolerances: Tolerances
     step: Callable[[int], None]  # called with 1 after each value
     budget: TimeBudget
     per_op: bool  # check each operator by itself instead of the values of the partition
     most: int | None = MAX_CALLS  # calls of one partition that are checked; None: all
-    checked: dict[PartitionRunner, Checked] = field(default_factory=dict)  # results by partition, in the order in which they first ran
+    checked: dict[ObservedPartition, Checked] = field(default_factory=dict)  # results by partition, in the order in which they first ran
     findings: dict[tuple[str, str, str], r.Finding] = field(default_factory=dict)  # what was found out, by rule, partition and node
-    ran: set[PartitionRunner] = field(default_factory=set)  # the partitions that ran since `begin`
+    ran: set[ObservedPartition] = field(default_factory=set)  # the partitions that ran since `begin`
     open_reason: str = ""  # why a value that differs in them has no verdict; empty if there is none such
     in_other_threads: bool = False  # whether partitions ran in other threads, where they are not checked
     saw_everything: bool = True  # whether nothing was left out: for lack of time, in another thread, or for a failed comparison
     _thread: int = field(default_factory=threading.get_ident)
-    _contexts: dict[PartitionRunner, CompileContext] = field(default_factory=dict)
     _ops: dict[int, SingleOps] = field(default_factory=dict)
-    _whole: dict[PartitionRunner, PartitionRunner | None] = field(default_factory=dict)
-    _raised: dict[PartitionRunner, NodeRaised] = field(default_factory=dict)
+    _whole: dict[ObservedPartition, ObservedPartition | None] = field(default_factory=dict)
+    _raised: dict[ObservedPartition, NodeRaised] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Begin with another target."""
@@ -75,66 +70,63 @@ class CheckedPartitions:
         self._raised.clear()
         self.open_reason, self.in_other_threads, self.saw_everything = "", False, True
 
-    def wrong(self) -> Iterator[tuple[PartitionRunner, ValueVerdict]]:
+    def wrong(self) -> Iterator[tuple[ObservedPartition, ValueVerdict]]:
         """Yield what is wrong in the partitions that ran since `begin`, in the order of the graph."""
-        for runner, known in self.checked.items():
-            if runner in self.ran:
+        for partition, known in self.checked.items():
+            if partition in self.ran:
                 verdicts = sorted(known.verdicts.values(), key=lambda verdict: verdict.place)
-                yield from ((runner, verdict) for verdict in verdicts if verdict.ok is False)
+                yield from ((partition, verdict) for verdict in verdicts if verdict.ok is False)
 
     def adopt(self, other: CheckedPartitions) -> None:
         """Take over what another check of the same partitions found wrong."""
-        for runner, verdict in other.wrong():
-            self._merge(self.checked.setdefault(runner, Checked(0, {})), [verdict])
+        for partition, verdict in other.wrong():
+            self._merge(self.checked.setdefault(partition, Checked(0, {})), [verdict])
         self.findings.update(other.findings)
         self.open_reason = self.open_reason or other.open_reason
 
-    def sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
+    def sessions(self) -> dict[ObservedPartition, tuple[int, ...]]:
         """Map every partition to the identities of its sessions; new ones after a call mean that it ran in that call."""
-        return {runner: tuple(id(info) for info in runner.sessions) for graph in self.graphs() for runner in graph.runners}
+        return {item: tuple(map(id, item.sessions)) for graph in self.graphs() for item in graph.partitions()}
 
     @contextlib.contextmanager
     def watched(self, treat: Treatment) -> Iterator[None]:
         """Pass every run of a partition through a function of the partition, its inputs and its outputs that returns the outputs."""
         with contextlib.ExitStack() as stack:
             for graph in self.graphs():
-                for runner in graph.runners if graph.is_prepared else ():
-                    self._contexts[runner] = graph.context
-                    stack.enter_context(around_runs(runner, functools.partial(self._around, runner, treat)))
+                for partition in graph.partitions() if graph.is_prepared else ():
+                    stack.enter_context(partition.around(functools.partial(self._around, partition, treat)))
             yield
 
-    def _around(
-        self, runner: PartitionRunner, treat: Treatment, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
+    def _around(self, partition: ObservedPartition, treat: Treatment, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if threading.get_ident() != self._thread:
             self.in_other_threads, self.saw_everything = True, False
             return inner(*args)
-        return treat(runner, args, self._outputs(runner, inner, args))
+        return treat(partition, args, self._outputs(partition, inner, args))
 
-    def checking(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def checking(self, partition: ObservedPartition, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Check a run of a partition; to be passed to `watched`."""
-        self.ran.add(runner)
-        known = self.checked.setdefault(runner, Checked(0, {}))
+        self.ran.add(partition)
+        known = self.checked.setdefault(partition, Checked(0, {}))
         known.calls += 1
         if self.budget.is_over():
             self.saw_everything, known.is_cut_short = False, True
-            self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self.budget.over}", left_out=True))
+            self._merge(known, [] if known.verdicts else _all_unchecked(partition, f"not compared: {self.budget.over}", left_out=True))
         elif self.most is None or known.calls <= self.most:
             try:
                 with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                    self._check(runner, args, outputs, known)
+                    self._check(partition, args, outputs, known)
             except NodeRaised as raised:
-                self._raised[runner] = raised
-                self._merge(known, _all_unchecked(runner, f"not compared: PyTorch stops before: {raised}"))
+                self._raised[partition] = raised
+                self._merge(known, _all_unchecked(partition, f"not compared: PyTorch stops before: {raised}"))
             except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
                 self.saw_everything = False
                 lens_failed(self.recorder, "comparing numbers", error)
-                self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
+                self._merge(known, _all_unchecked(partition, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
         return outputs
 
     def report_raised(self, expected: Exception | None) -> None:
         """Report nodes at which PyTorch alone raises; if the function itself does not, `expected` is None, and the check failed."""
-        for runner, raised in self._raised.items():
+        for partition, raised in self._raised.items():
             if expected is None:
                 self.saw_everything = False
                 lens_failed(self.recorder, "comparing numbers", raised)
@@ -142,44 +134,42 @@ class CheckedPartitions:
             text = f"PyTorch raises {type(raised.error).__name__} for these inputs, and ONNX Runtime returns a value"
             (suspect,) = unchecked([raised.node], "op" if self.per_op else "value", "")
             suspect.ok = False
-            self._merge(self.checked[runner], [suspect])
-            self._explain(runner, suspect, Culprit(kind="check", node=suspect.node, text=text))
+            self._merge(self.checked[partition], [suspect])
+            self._explain(partition, suspect, Culprit(kind="check", node=suspect.node, text=text))
 
-    def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _outputs(self, partition: ObservedPartition, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
-        prepared = runner.prepared_for(args)
-        if prepared is not None:
+        if (info := partition.session_for(args)) is not None:
             with contextlib.suppress(Exception):
-                return uncounted(runner, prepared.info.session)(*args)
-        return inner(*runner.factory.with_copies(args))
+                return partition.uncounted(info.session)(*args)
+        return inner(*partition.with_copies(args))
 
-    def _check(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: Sequence[Any], known: Checked) -> None:
-        if runner.prepared_for(args) is None:
-            self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, because ONNX Runtime failed on it; see findings"))
+    def _check(self, partition: ObservedPartition, args: tuple[Any, ...], outputs: Sequence[Any], known: Checked) -> None:
+        if partition.session_for(args) is None:
+            self._merge(known, _all_unchecked(partition, "PyTorch runs this partition, because ONNX Runtime failed on it; see findings"))
             return
-        context = self._contexts[runner]
-        ops = self._ops.setdefault(id(context.registry), SingleOps(context.registry, context.options))
+        ops = self._ops.setdefault(partition.graph.conversions, SingleOps(partition.graph))
         if self.per_op:
-            self._check_ops(runner, args, known, ops)
+            self._check_ops(partition, args, known, ops)
             return
-        whole = functools.partial(self._whole_of, runner, args)
-        check = PartitionCheck(runner=runner, args=args, tolerances=self.tolerances, whole=whole, budget=self.budget)
+        whole = functools.partial(self._whole_of, partition, args)
+        check = PartitionCheck(partition=partition, args=args, tolerances=self.tolerances, whole=whole, budget=self.budget)
         check.run(outputs, self.step)
         self._note_end(known, whole=check.is_whole)
         for suspect, step in check.suspects:
             cause = Culprit(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self.budget.over}")
             if not self.budget.is_over():
-                cause = CauseSearch(check, context, ops).cause(suspect, step)
-            self._explain(runner, suspect, cause)
+                cause = CauseSearch(check, ops).cause(suspect, step)
+            self._explain(partition, suspect, cause)
         if check.spoilt_outputs() and check.origins:
-            origin, partition_id = check.origins[0], self.partition_id(runner)
+            origin, partition_id = check.origins[0], partition.partition_id or ""
             self.findings.setdefault(("nonfinite_origin", partition_id, origin.node.name), finding_of_origin(origin, partition_id))
         self.open_reason = self.open_reason or check.open_reason
         self._merge(known, check.verdicts)
 
-    def _check_ops(self, runner: PartitionRunner, args: tuple[Any, ...], known: Checked, ops: SingleOps) -> None:
+    def _check_ops(self, partition: ObservedPartition, args: tuple[Any, ...], known: Checked, ops: SingleOps) -> None:
         """Check operators one by one; those that the time is not enough for are listed."""
-        module = runner.partition.module
+        module = partition.part.module
         left = {node: None for node in module.graph.nodes if node.op == "call_function" and node.target is not operator.getitem}
         for step in steps(module, args, double=False):
             if self.budget.is_over():
@@ -197,13 +187,13 @@ class CheckedPartitions:
         known.is_cut_short = known.is_cut_short or not whole
         self.saw_everything = self.saw_everything and whole
 
-    def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
-        """Return a runner of the model as converted, made once per partition, with the weights and sizes of this call."""
-        if runner not in self._whole:
-            self._whole[runner] = None
+    def _whole_of(self, partition: ObservedPartition, args: tuple[Any, ...]) -> ObservedPartition | None:
+        """Return the partition as it was converted, made once, with the weights and sizes of this call."""
+        if partition not in self._whole:
+            self._whole[partition] = None
             with contextlib.suppress(Exception):  # then the values that only it holds are reported as not compared
-                self._whole[runner] = as_converted(runner, self._contexts[runner], args)
-        made = self._whole[runner]
+                self._whole[partition] = partition.as_converted(args)
+        made = self._whole[partition]
         if made is not None:
             with contextlib.suppress(Exception):  # then its failure to run is the reason
                 made.ensure_session(args)  # modules that share the code have other weights
@@ -215,29 +205,23 @@ class CheckedPartitions:
             if key not in known.verdicts or _badness(verdict) > _badness(known.verdicts[key]):
                 known.verdicts[key] = verdict
 
-    def _explain(self, runner: PartitionRunner, suspect: ValueVerdict, cause: Culprit) -> None:
+    def _explain(self, partition: ObservedPartition, suspect: ValueVerdict, cause: Culprit) -> None:
         suspect.add(cause.text)
-        node = next(node for node in runner.partition.module.graph.nodes if node.name == cause.node)
-        partition_id = self.partition_id(runner)
+        node = next(node for node in partition.part.module.graph.nodes if node.name == cause.node)
+        partition_id = partition.partition_id or ""
         finding = finding_of_value(suspect, cause, node, partition_id)
         self.findings.setdefault((finding.rule, partition_id, cause.node), finding)
 
-    def partition_id(self, runner: PartitionRunner) -> str:
-        """Return the recorded id of a partition that `watched` has seen; empty if its graph is not recorded."""
-        reporter = self._contexts[runner].reporter
-        return "" if reporter is None else reporter.identity(runner).partition_id
-
-    def not_run(self) -> Iterator[tuple[PartitionRunner, Checked]]:
+    def not_run(self) -> Iterator[tuple[ObservedPartition, Checked]]:
         """Yield partitions of backward graphs that did not run though their forward did, and their outputs without verdicts."""
         graphs = self.graphs()
-        called = {graph.lowered.compile_id for graph in graphs if any(runner in self.checked for runner in graph.runners)}
+        called = {graph.compile_id for graph in graphs if any(partition in self.checked for partition in graph.partitions())}
         for graph in graphs:
-            if graph.lowered.phase == "backward" and graph.lowered.compile_id in called:
-                for runner in graph.runners:
-                    if runner not in self.checked:
-                        self._contexts[runner] = graph.context
-                        unchecked = _all_unchecked(runner, "the backward did not run in this call")
-                        yield runner, Checked(0, {(verdict.scope, verdict.node, None): verdict for verdict in unchecked})
+            if graph.phase == "backward" and graph.compile_id in called:
+                for partition in graph.partitions():
+                    if partition not in self.checked:
+                        unchecked = _all_unchecked(partition, "the backward did not run in this call")
+                        yield partition, Checked(0, {(verdict.scope, verdict.node, None): verdict for verdict in unchecked})
 
 
 def _badness(verdict: ValueVerdict) -> tuple[int, float]:
@@ -246,6 +230,6 @@ def _badness(verdict: ValueVerdict) -> tuple[int, float]:
     return rank, 0.0 if verdict.comparison is None else verdict.comparison.max_abs
 
 
-def _all_unchecked(runner: PartitionRunner, note: str, *, left_out: bool = False) -> list[ValueVerdict]:
-    (output,) = runner.partition.module.graph.find_nodes(op="output")
+def _all_unchecked(partition: ObservedPartition, note: str, *, left_out: bool = False) -> list[ValueVerdict]:
+    (output,) = partition.part.module.graph.find_nodes(op="output")
     return unchecked(output.all_input_nodes, "output", note, left_out=left_out)

@@ -18,18 +18,13 @@ import torch
 import torch.fx
 
 from ortlens.backend.basis import provenance
-from ortlens.backend.conversion import converter
-from ortlens.backend.conversion.optimize import optimize_model
-from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
-from ortlens.backend.runtime.binding import Output
-from ortlens.lens.observing.watching import WeightChanged, shadow_session_of, uncounted, variant_of
+from ortlens.backend.observed import WeightChanged
 from ortlens.lens.verify.lockstep import maker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedPartition
 
 Level: TypeAlias = onnxruntime.GraphOptimizationLevel
 
@@ -41,31 +36,33 @@ GROUP_BYTES = 1 << 30  # bytes of the values of one run; a partition with more i
 class InnerValues:
     """ONNX Runtime's values of one call of a partition. A group runs when its first value is requested; each value is returned once."""
 
-    def __init__(self, runner: PartitionRunner, args: Sequence[Any], whole: Callable[[], PartitionRunner | None] = lambda: None) -> None:
-        """Find the values that the model holds; those that it lost are taken from a runner that `whole` makes if needed."""
+    def __init__(
+        self, partition: ObservedPartition, args: Sequence[Any], whole: Callable[[], ObservedPartition | None] = lambda: None
+    ) -> None:
+        """Find the values that the model holds; those that it lost are taken from the partition that `whole` makes if needed."""
         self._args = args
         self._names: dict[torch.fx.Node, str] = {}
-        self.holders: dict[torch.fx.Node, PartitionRunner] = {}  # the runners whose models hold the values
+        self.holders: dict[torch.fx.Node, ObservedPartition] = {}  # those whose models hold the values
         self._values: dict[torch.fx.Node, Any] = {}
         self._failures: dict[torch.fx.Node, str] = {}
-        calls = [node for node in runner.partition.module.graph.nodes if node.op == "call_function"]
-        groups = self._find(runner, calls)
+        calls = [node for node in partition.part.module.graph.nodes if node.op == "call_function"]
+        groups = self._find(partition, calls)
         lost = [node for node in calls if node not in self._names]
         if any(isinstance(node.meta.get("val"), torch.Tensor) for node in lost) and (other := whole()) is not None:
             groups += self._find(other, lost)
         self._group_of = {node: group for group in groups for node in group}
 
-    def _find(self, runner: PartitionRunner, nodes: Sequence[torch.fx.Node]) -> list[list[torch.fx.Node]]:
-        """Find which of the nodes have a value in the model of a runner, in groups to run together."""
-        values = {name for node in runner.model.graph.node for name in node.output if name}
-        values |= {tensor.name for tensor in runner.model.graph.initializer}
+    def _find(self, partition: ObservedPartition, nodes: Sequence[torch.fx.Node]) -> list[list[torch.fx.Node]]:
+        """Find which of the nodes have a value in the model of a partition, in groups to run together."""
+        values = {name for node in partition.model.graph.node for name in node.output if name}
+        values |= {tensor.name for tensor in partition.model.graph.initializer}
         singles = [node for node in nodes if is_single(node.meta.get("val"))]
         makers = {node: maker_of(node) for node in singles}
         # An item of an operator's results has its own name or, more likely, that of the operator and a number; see `conversion.converter`.
         names = {node: (*(() if place is None else (f"{maker.name}.{place}",)), node.name) for node, (maker, place) in makers.items()}
         found = {node: name for node in singles if (name := next(filter(values.__contains__, names[node]), None))}
         self._names |= found
-        self.holders |= dict.fromkeys(found, runner)
+        self.holders |= dict.fromkeys(found, partition)
         return list(_groups(found))
 
     def take(self, node: torch.fx.Node) -> Any:
@@ -98,12 +95,10 @@ class InnerValues:
         return None
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
-        runner = self.holders[wanted[0]]
-        model = _with_outputs(runner.model, [self._names[node] for node in wanted])
-        session = session_with(runner, self._args, level=level, model=model)
-        narrow = narrow_dtypes(runner.factory.options.upcast)
-        outputs = [Output(name=self._names[node], meta=wide_value(node.meta["val"], narrow)) for node in wanted]
-        made = uncounted(runner, session, outputs=outputs)(*self._args)
+        partition = self.holders[wanted[0]]
+        model = _with_outputs(partition.model, [self._names[node] for node in wanted])
+        session = session_with(partition, self._args, level=level, model=model)
+        made = partition.uncounted(session, values=[(self._names[node], node) for node in wanted])(*self._args)
         # The model may compute a value in a wider type than PyTorch.
         return {
             node: value.to(node.meta["val"].dtype) if isinstance(value, torch.Tensor) else value
@@ -120,18 +115,8 @@ class InnerValues:
             wanted.remove(node)
 
 
-def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
-    """Convert a partition again without the later rewrites, which remove values; `optimized` applies ours, but no transform of the user."""
-    name, upcast = f"partition_{runner.partition.index}", context.options.upcast
-    converted = converter.onnx_from_partition(runner.partition.module, context.registry, name, upcast=upcast)
-    model = optimize_model(converted.model) if optimized else converted.model
-    made = variant_of(runner, model=converter.proto_from_model(model, converted.output_types))
-    made.prepare(args)
-    return made
-
-
 def session_with(
-    runner: PartitionRunner,
+    partition: ObservedPartition,
     args: Sequence[Any],
     *,
     level: Level | None = None,
@@ -149,7 +134,7 @@ def session_with(
         finally:
             options.graph_optimization_level = before
 
-    twin = shadow_session_of(runner, args, at_level, model=model, without=without)
+    twin = partition.twin(args, at_level, model=model, without=without)
     if twin is None:
         raise LookupError("no session runs this partition")
     return twin.session

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._shell import display_name, no_progress, progress
-from ortlens.backend.graph import eager_graph
 from ortlens.backend.observed import uncounted_eager
-from ortlens.lens.observing.watching import wrapped
 from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState
@@ -32,8 +30,7 @@ from ortlens.units import size_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedGraph, ObservedPartition
     from ortlens.lens.observing.compilations import CompiledTargets, Target
     from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.call_state import Outcome
@@ -67,9 +64,7 @@ class Verification:
         def step(values: int) -> None:
             self._step(values)
 
-        return CheckedPartitions(
-            self.recorder, lambda: tuple(g.of for g in self.targets.graphs()), self.tolerances, step, self.budget, per_op=per_op, most=most
-        )
+        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, step, self.budget, per_op=per_op, most=most)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Call the targets that take these arguments, check, and replace earlier rows; what a single target raises is raised."""
@@ -77,7 +72,7 @@ class Verification:
         several = len(targets) + len(others) > 1
         logs = set(self.recorder.logs()[0])
         known = {graph.graph_id for graph in self.recorder.records(r.Graph)}
-        values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
+        values = sum(len(partition.part.nodes) for partition in self._partitions.sessions())
         with contextlib.ExitStack() as after:
             after.enter_context(uncounted_eager(self.recorder))
             self._step = after.enter_context(progress("verifying", values, "value"))
@@ -124,7 +119,7 @@ class Verification:
             with self._partitions.watched(self._partitions.checking):
                 compiled = check.called()
             after = self._partitions.sessions()
-            known = all(runner in self._partitions.checked or before.get(runner) == made for runner, made in after.items())
+            known = all(item in self._partitions.checked or before.get(item) == made for item, made in after.items())
             if known or attempt == _MAX_ATTEMPTS - 1:
                 break
         return compiled
@@ -136,14 +131,14 @@ class Verification:
             check.verdicts = [check.verdict("result", note="the function itself is not known, so the call as a whole was not compared")]
             return
         try:
-            with self._partitions.watched(lambda _runner, _args, outputs: outputs):  # neither checked inside nor recorded
+            with self._partitions.watched(lambda _partition, _args, outputs: outputs):  # neither checked inside nor recorded
                 again = check.called()
             check.run(compiled, again)
             self._partitions.report_raised(check.expected.error)
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
-                check.trace(self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(g.of for g in self.targets.graphs()))
+                check.trace(self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self.targets.graphs()))
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
                 self._look_inside(check)
@@ -156,7 +151,7 @@ class Verification:
     def _look_inside(self, check: CallCheck) -> None:
         """Compare skipped calls, and together the values that were right alone, if the fault is inside and was not found."""
         partitions = self._partitions
-        has_skipped = any(partitions.checked[runner].calls > MAX_CALLS for runner in partitions.ran)
+        has_skipped = any(partitions.checked[partition].calls > MAX_CALLS for partition in partitions.ran)
         if check.cause != "inside" or any(partitions.wrong()) or not (self.per_op or has_skipped):
             return
         closer = self._checks(per_op=False, most=None)
@@ -173,17 +168,17 @@ class Verification:
                 verdict.restate("")
                 verdict.leave_open(f"every value is right for its inputs, and {reason}")
         if wrong := check.wrong():
-            row = None if first is None else first[1].row(self._partitions.partition_id(first[0]))
+            row = None if first is None else first[1].row(first[0].partition_id or "")
             self._findings[prefix] = finding_of_call(wrong, check.cause, row, prefix)
 
     def _record(self) -> None:
         rows: list[r.Numeric] = []
-        for runner, known in (*self._partitions.checked.items(), *self._partitions.not_run()):
+        for partition, known in (*self._partitions.checked.items(), *self._partitions.not_run()):
             for verdict in sorted(known.verdicts.values(), key=lambda verdict: (verdict.place, verdict.scope != "value")):
                 if verdict.scope in ("output", "op") and (left := self._calls_left(known)):
                     verdict.add(left)
                     verdict.left_out |= known.is_cut_short
-                rows.append(verdict.row(self._partitions.partition_id(runner)))
+                rows.append(verdict.row(partition.partition_id or ""))
         rows += [verdict.row(None) for verdict in self._calls]
         first = next((place for place, row in enumerate(rows) if row.ok is False), None)
         if first is not None:
@@ -214,13 +209,13 @@ def _first_line(target: Any) -> tuple[str | None, int | None]:
     return (None, None) if code is None else (display_name(code.co_filename), code.co_firstlineno)
 
 
-def with_pytorchs_numbers(runner: PartitionRunner, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
+def with_pytorchs_numbers(partition: ObservedPartition, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
     """Put PyTorch's values into the memory of the outputs that ONNX Runtime returned; what PyTorch raises is raised."""
-    wanted = {node.name: place for place, node in enumerate(runner.partition.outputs)}
+    wanted = {node.name: place for place, node in enumerate(partition.part.outputs)}
     made = list(outputs)
     try:
         with torch.no_grad():
-            for step in steps(runner.partition.module, args, double=False):
+            for step in steps(partition.part.module, args, double=False):
                 place = wanted.get(step.node.name)
                 if place is not None:
                     made[place] = _overwritten(made[place], step.eager)
@@ -235,10 +230,10 @@ def _overwritten(output: Any, value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def lowered_by_pytorch(graphs: Iterable[CompiledGraph]) -> Iterator[None]:
+def lowered_by_pytorch(graphs: Iterable[ObservedGraph]) -> Iterator[None]:
     """Let PyTorch run whole graphs as they were lowered; those that have not run yet stay as they are."""
     with contextlib.ExitStack() as stack:
         for graph in graphs:
             if graph.is_prepared:
-                stack.enter_context(wrapped(graph, functools.partial(lambda run, _present: run, eager_graph(graph.lowered.module))))
+                stack.enter_context(graph.in_torch())
         yield

@@ -33,7 +33,7 @@ from ortlens.lens.verify.lockstep import NodeStep, maker_of, steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.observed import ObservedPartition
     from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace import records as r
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 class PartitionCheck:
     """The check of one call of a partition."""
 
-    runner: PartitionRunner
+    partition: ObservedPartition
     args: Sequence[Any]  # its inputs; they may change after the call
     tolerances: Tolerances
-    # makes a runner of the model as converted, for values that the model that runs does not hold; returns None if it cannot
-    whole: Callable[[], PartitionRunner | None]
+    # makes the partition as it was converted, for values that the model that runs does not hold; returns None if it cannot
+    whole: Callable[[], ObservedPartition | None]
     budget: TimeBudget  # when it is over, the rest is left out, which its verdicts say
     verdicts: list[ValueVerdict] = field(default_factory=list)  # one per value and per output, in the order of the graph
     origins: list[NonfiniteOrigin] = field(default_factory=list)  # where NaN or infinities come from
@@ -60,9 +60,9 @@ class PartitionCheck:
 
     def run(self, outputs: Sequence[Any], step_done: Callable[[int], None]) -> None:
         """Check the values, then `outputs`, those of the session that really runs."""
-        module = self.runner.partition.module
+        module = self.partition.part.module
         (returned,) = (node.all_input_nodes for node in module.graph.find_nodes(op="output"))
-        inner = InnerValues(self.runner, self.args, self.whole)
+        inner = InnerValues(self.partition, self.args, self.whole)
         left = {node: place for place, node in enumerate(module.graph.nodes) if node.op == "call_function"}
         for step in steps(module, self.args, inner.take):
             if self.budget.is_over():
@@ -100,7 +100,7 @@ class PartitionCheck:
         else:
             judge(verdict, step.ort, step.eager, step.double, self.tolerances)
             self._reconsider(verdict, step)
-            if inner.holders.get(step.node) is not self.runner:
+            if inner.holders.get(step.node) != self.partition:
                 verdict.add("present before optimisation, then fused away")
         origin = next((found for found in self.origins if found.node is step.maker), None)
         if origin is not None and not (is_finite(step.eager) and is_finite(step.ort)):

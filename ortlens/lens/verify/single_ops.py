@@ -6,7 +6,6 @@ arguments, dtypes and sizes share a model.
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,6 @@ import torch
 import torch.fx
 from torch.fx.node import map_aggregate
 
-from ortlens.backend.conversion import converter
-from ortlens.backend.partitioning.extraction import GraphPartition
-from ortlens.backend.runtime.runner import PartitionRunner
-from ortlens.backend.runtime.session import SessionFactory
-from ortlens.lens.observing.watching import UNRECORDED
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
 from ortlens.lens.verify.excuses import UNINITIALISED, excuse, is_at_fault, is_uninitialised
 from ortlens.lens.verify.float64 import Missing, call_in_double, widened
@@ -26,18 +20,17 @@ from ortlens.lens.verify.float64 import Missing, call_in_double, widened
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-    from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.backend.observed import ObservedGraph, ObservedPartition
     from ortlens.lens.verify.lockstep import NodeStep
 
 
 class SingleOps:
     """Converts and runs operators one by one."""
 
-    def __init__(self, registry: Any, options: OrtBackendOptions) -> None:
-        """Prepare to convert operators like the partitions."""
-        self._registry = registry
-        self._options = dataclasses.replace(options, on_error="raise")
-        self._made: dict[Hashable, PartitionRunner | Missing] = {}
+    def __init__(self, graph: ObservedGraph) -> None:
+        """Prepare to convert operators like the partitions of a graph."""
+        self._graph = graph
+        self._made: dict[Hashable, ObservedPartition | Missing] = {}
 
     def verdicts(self, step: NodeStep, tolerances: Tolerances) -> Iterator[ValueVerdict]:
         """Check the operator of one node, not a selection of its outputs: one verdict per output that is read."""
@@ -85,8 +78,8 @@ class SingleOps:
             return False
         items = _items(node)
         try:
-            runner = self._runner_of(_part_of(node, items, values, expected), node.name)
-            made = runner.run(*values.values())
+            partition = self._graph.alone(_part_of(node, items, values, expected), node.name)
+            made = partition.run(*values.values())
         except Exception:  # noqa: BLE001 - then nothing is known
             return False
         pairs = [(ours, _item(expected, item)) for ours, item in zip(made, items, strict=True)]
@@ -97,29 +90,15 @@ class SingleOps:
         key = _key(step.node, items)
         try:
             if key not in self._made:
-                self._made[key] = self._runner_of(_part_of(step.node, items), step.node.name)
-            runner = self._made[key]
-            if not isinstance(runner, Missing):
-                return runner.run(*(step.read(source) for source in _sources(step.node)))
-            failure = runner
+                self._made[key] = self._graph.alone(_part_of(step.node, items), step.node.name)
+            partition = self._made[key]
+            if not isinstance(partition, Missing):
+                return partition.run(*(step.read(source) for source in _sources(step.node)))
+            failure = partition
         except Exception as error:  # noqa: BLE001 - recorded as the reason why this operator was not checked
             failure = Missing(f"it could not be run by itself: {type(error).__name__}: {error}"[:300])
             self._made.setdefault(key, failure)
         return [failure] * len(items)
-
-    def _runner_of(self, part: GraphPartition, name: str) -> PartitionRunner:
-        converted = converter.onnx_from_partition(part.module, self._registry, name, upcast=self._options.upcast)
-        factory = SessionFactory(
-            partition=part,
-            model=converter.proto_from_model(converted.model, converted.output_types),
-            permutations=converted.output_permutations,
-            options=self._options,
-            alternates=True,
-            work=0,
-        )
-        runner = PartitionRunner(factory, UNRECORDED)
-        runner.prepare([None] * len(part.inputs))
-        return runner
 
 
 def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -139,8 +118,8 @@ def _item(value: Any, item: int | None) -> Any:
 
 def _part_of(
     node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any] | None = None, expected: Any = None
-) -> GraphPartition:
-    """Make a partition of one operator: as in the graph, or of `values` of its inputs in double precision, which give `expected`."""
+) -> torch.fx.GraphModule:
+    """Write the program of one operator: as in the graph, or of `values` of its inputs in double precision, which give `expected`."""
     graph, owner = torch.fx.Graph(), node.graph.owning_module if values is None else None
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:
@@ -151,15 +130,14 @@ def _part_of(
     if values is not None:
         made.args, made.kwargs = map_aggregate((made.args, made.kwargs), widened)
         made.meta = {**node.meta, "val": expected}
-    inputs, outputs = [copied for copied in copies.values() if copied.op == "placeholder"], []
+    outputs = []
     for item in items:
         chosen = made if item is None else graph.call_function(operator.getitem, (made, item))
         if item is not None:
             chosen.meta["val"] = made.meta["val"][item]
         outputs.append(chosen)
     graph.output(tuple(outputs))
-    module = torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
-    return GraphPartition(index=0, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=(made,))
+    return torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
 
 
 def _is_plain(value: Any) -> bool:
