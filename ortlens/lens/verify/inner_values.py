@@ -8,16 +8,15 @@ shows in the outputs of the session that really runs, which are compared separat
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import onnx
 import onnxruntime
 import torch
 import torch.fx
 
 from ortlens.backend.conversion import converter
+from ortlens.backend.conversion.node_provenance import with_outputs
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
 from ortlens.backend.lowering import provenance
@@ -27,6 +26,8 @@ from ortlens.lens.verify.lockstep import maker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    import onnx
 
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
@@ -99,7 +100,7 @@ class InnerValues:
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
         runner = self.holders[wanted[0]]
-        model = _with_outputs(runner.model, [self._names[node] for node in wanted])
+        model = with_outputs(runner.model, [self._names[node] for node in wanted])
         session = session_with(runner, self._args, level=level, model=model)
         narrow = narrow_dtypes(runner.factory.options.upcast)
         outputs = [Output(name=self._names[node], meta=wide_value(node.meta["val"], narrow)) for node in wanted]
@@ -172,13 +173,3 @@ def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
         total += size
     if group:
         yield group
-
-
-def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """Copy a model with exactly these outputs, in this order; ONNX Runtime infers their types."""
-    made = copy.deepcopy(model)
-    typed = {value.name: value for value in model.graph.output}
-    del made.graph.output[:]
-    for name in dict.fromkeys(names):
-        made.graph.output.append(typed.get(name) or onnx.ValueInfoProto(name=name))
-    return made
