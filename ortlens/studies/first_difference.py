@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import bisect
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import torch
 
-from ortlens.backend.basis.node_provenance import captured, used_nodes
+from ortlens.backend.basis.node_provenance import captured, used_nodes, with_outputs
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.studies.bisect_run import read_values, write_values
 from ortlens.studies.programs import save
@@ -140,11 +140,9 @@ class _Search:
         end = next((name for name in ends if self._hit(name) is not None), None)
         if end is None:
             return None
-        low, high = 0, self._names.index(end)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._hit(self._names[middle]) is not None else (middle + 1, high)
-        hit = self._hit(self._names[high])
+        before = self._names[: self._names.index(end)]
+        place = bisect.bisect_left(before, x=True, key=lambda name: self._hit(name) is not None)
+        hit = self._hit([*before, end][place])
         return hit if hit is None or self._kind == "fails" else replace(hit, note=hit.note or FUSED)
 
     def _hit(self, name: str | None) -> Difference | None:
@@ -193,12 +191,11 @@ class _Search:
 
 
 def _ending_in(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """Copy a model with these outputs alone, and without the nodes that they do not need."""
-    made, typed = copy.deepcopy(model), {value.name: value for value in model.graph.output}
+    """Copy a model with these outputs alone, and the nodes that they need; without any, it returns a constant."""
+    made = with_outputs(model, names)
     nodes = used_nodes(list(made.graph.node), set(names))
-    del made.graph.output[:], made.graph.node[:]
+    del made.graph.node[:]
     made.graph.node.extend(nodes)
-    made.graph.output.extend(typed.get(name) or onnx.ValueInfoProto(name=name) for name in names)
     if not names:
         made.graph.node.append(onnx.helper.make_node("Constant", [], ["nothing"], value_float=0.0))
         made.graph.output.append(onnx.helper.make_tensor_value_info("nothing", onnx.TensorProto.FLOAT, []))

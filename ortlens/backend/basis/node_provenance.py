@@ -7,6 +7,7 @@ neighbour's and is marked as inferred.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -96,6 +97,16 @@ def used_nodes(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeP
             kept.append(node)
             wanted.update(node.input, captured(node))
     return kept[::-1]
+
+
+def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """Copy a model with these outputs alone, in this order; ONNX Runtime infers the types that the model does not give."""
+    import onnx
+
+    made, typed = copy.deepcopy(model), {value.name: value for value in model.graph.output}
+    del made.graph.output[:]
+    made.graph.output.extend(typed.get(name) or onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names))
+    return made
 
 
 def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:

@@ -21,7 +21,7 @@ from ortlens.trace import records as r
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch.fx
 
@@ -62,14 +62,25 @@ class CauseSearch:
         if (settings := self._rounding()) and is_right(self._in_float32):
             text = f"right with use_tf32=0; factors of float32 are rounded to TF32, which has 10 bits after the point, by {settings}"
             return Culprit(kind="tf32", node=suspect.node, text=text)
-        if suspect.scope == "value":  # these are computed without ONNX Runtime's rewrites
-            return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
-        if is_right():
+        if suspect.scope == "value" and (alone := self._wrong_alone(suspect)) is not None:
+            return alone
+        for kind, text, changed in self._changes(suspect.scope):
+            if is_right(**changed):
+                return self._rewrite(suspect.node, is_right) if kind == "ort" else Culprit(kind=kind, node=suspect.node, text=text)
+        return Culprit(kind="unknown", node=suspect.node, text="no single operator or rewrite causes it")
+
+    def _changes(self, scope: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield what may make a value right, from ONNX Runtime back to the conversion: kind of the cause, text, and how to try it."""
+        if scope != "value":  # these are computed without ONNX Runtime's rewrites
             text = "a new session of the same model is right: the one in use holds weights from before a change that was not noticed"
-            return Culprit(kind="stale", node=suspect.node, text=text)
-        if is_right(level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
-            return self._rewrite(suspect.node, is_right)
-        return self._earlier(suspect.node, is_right)
+            yield "stale", text, {}
+            yield "ort", "", {"level": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL}
+        anew = functools.partial(self._check.partition.as_converted, self._check.args)
+        if self._check.partition.graph.options.pre_ort_model_transforms:
+            text = "pre_ort_model_transforms causes it: the model is right without these"
+            yield "transform", text, {"make": functools.partial(anew, optimized=True)}
+        text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"
+        yield "optimizer", text, {"make": anew}
 
     def _rounding(self) -> str:
         """Name the settings by which the session rounds to TF32; empty if it does not."""
@@ -157,16 +168,6 @@ class CauseSearch:
             if not is_right(without=[name for name in OPTIMIZERS if name not in names]):
                 text += ", wrong without all others"
         return Culprit(kind="ort", node=node, optimizers=names, text=text)
-
-    def _earlier(self, node: str, is_right: Callable[..., bool]) -> Culprit:
-        """Try suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
-        anew = functools.partial(self._check.partition.as_converted, self._check.args)
-        if self._check.partition.graph.options.pre_ort_model_transforms and is_right(functools.partial(anew, optimized=True)):
-            return Culprit(kind="transform", node=node, text="pre_ort_model_transforms causes it: the model is right without these")
-        if is_right(anew):
-            text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"
-            return Culprit(kind="optimizer", node=node, text=text)
-        return Culprit(kind="unknown", node=node, text="no single operator or rewrite causes it")
 
 
 RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")

@@ -8,21 +8,22 @@ shows in the outputs of the session that really runs, which are compared separat
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import onnx
 import onnxruntime
 import torch
 import torch.fx
 
 from ortlens.backend.basis import provenance
+from ortlens.backend.basis.node_provenance import with_outputs
 from ortlens.backend.observed import WeightChanged
 from ortlens.lens.verify.lockstep import maker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    import onnx
 
     from ortlens.backend.observed import ObservedPartition
 
@@ -96,7 +97,7 @@ class InnerValues:
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
         partition = self.holders[wanted[0]]
-        model = _with_outputs(partition.model, [self._names[node] for node in wanted])
+        model = with_outputs(partition.model, [self._names[node] for node in wanted])
         session = session_with(partition, self._args, level=level, model=model)
         made = partition.uncounted(session, values=[(self._names[node], node) for node in wanted])(*self._args)
         # The model may compute a value in a wider type than PyTorch.
@@ -157,13 +158,3 @@ def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
         total += size
     if group:
         yield group
-
-
-def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """Copy a model with exactly these outputs, in this order; ONNX Runtime infers their types."""
-    made = copy.deepcopy(model)
-    typed = {value.name: value for value in model.graph.output}
-    del made.graph.output[:]
-    for name in dict.fromkeys(names):
-        made.graph.output.append(typed.get(name) or onnx.ValueInfoProto(name=name))
-    return made
