@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.graph import CompiledGraph, PlannedGraph
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
@@ -169,7 +169,7 @@ def saved_form(compiled: Any, module: torch.fx.GraphModule) -> SerializableCalla
     return CompiledAhead(compiled)
 
 
-def _saved_from(graph: CompiledGraph) -> SavedGraph:
+def _saved_from(graph: PlannedGraph) -> SavedGraph:
     """Save a graph that is planned, with or without sessions; raise `ConversionError` if preparing it failed."""
     lowered, plan = graph.lowered, graph.plan
     if len(graph.runners) != plan.partition_count:

@@ -42,33 +42,23 @@ if TYPE_CHECKING:
     from ortlens.trace.runlog import EagerLog
 
 
-class CompiledGraph:
-    """A graph that can be called."""
+class PlannedGraph:
+    """A graph whose partitions have models: its inputs and outputs, and what runs where."""
 
     def __init__(self, lowered: LoweredGraph, context: CompileContext, planner: Planner | RestoredPlan | None = None) -> None:
         """Plan and convert the graph; a `planner` has what another process planned and converted."""
         self.lowered = lowered  # the ATen graph
         self.context = context  # how it is compiled
         self.runners: list[PartitionRunner] = []  # one per partition, in the order of execution; none when PyTorch runs the whole graph
-        self._is_guarded = lowered.compile_id is not None and planner is None  # by Dynamo, against most interpreters
         self.phases = Phases()  # time spent in each phase of compilation
-        # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
-        self.run: Callable[[list[Any]], list[Any]] = self._first_run
         self.failure: Exception | None = None  # why PyTorch runs the whole graph
         self._weights: dict[str, Any] = {}
-        self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
-        self._lock = threading.RLock()
-        try:
-            if planner is None:
-                from ortlens.backend.planner import Planner  # here, since what another process planned needs nothing that converts
+        if planner is None:
+            from ortlens.backend.planner import Planner  # here, since what another process planned needs nothing that converts
 
-                planner = Planner(lowered, context, self.phases)
-            self._planner = planner
-            self._plan()
-            if context.dry_run:
-                self.run = self._with_views(eager_graph(lowered.partitioned))
-        except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
-            self._fall_back(error)
+            planner = Planner(lowered, context, self.phases)
+        self._planner = planner
+        self._plan()
 
     @property
     def plan(self) -> Plan:
@@ -79,15 +69,6 @@ class CompiledGraph:
     def promoted(self) -> torch.fx.GraphModule:
         """The graph that was partitioned."""
         return self._planner.promoted
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether the graph has been called; the first call replaces `run`."""
-        return self.run != self._first_run
-
-    def session_calls(self) -> int:
-        """Count the runs of the sessions of this graph."""
-        return sum(count_of(runner.counter) for runner in self.runners)
 
     def placeholders(self) -> list[torch.fx.Node]:
         """List the inputs of the graph, in order."""
@@ -109,16 +90,15 @@ class CompiledGraph:
 
     def weight_inputs(self) -> dict[str, tuple[str, Any]]:
         """Map FX names of parameters and buffers to their names in a deployed model and the tensors of the first call (fake before it)."""
-        names = self.outer_input_names()
-        return {
-            node.name: (names[place], self._weights.get(node.name, node.meta.get("val")))
-            for place, node in enumerate(self.placeholders())
-            if place in self.lowered.static_inputs
-        }
+        names, weights = self.outer_input_names(), self._weight_nodes()
+        return {node.name: (names[place], self._weights.get(node.name, node.meta.get("val"))) for place, node in weights.items()}
 
     def note_weights(self, args: Sequence[Any]) -> None:
         """Keep the tensors of parameters and buffers among the inputs, for a deployed model."""
-        self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
+        self._weights = {node.name: args[place] for place, node in self._weight_nodes().items()}
+
+    def _weight_nodes(self) -> dict[int, torch.fx.Node]:
+        return {place: node for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
 
     def left_in_torch(self) -> dict[str, str]:
         """Map FX names of the nodes that PyTorch runs to the reasons."""
@@ -129,7 +109,7 @@ class CompiledGraph:
         taken = {node for runner in self.runners for node in runner.partition.inputs if kind_of(node) is NodeKind.SIZE}
         return {node.name: self.plan.verdicts[node].reason or "" for node in taken}
 
-    def for_deployment(self) -> CompiledGraph:
+    def for_deployment(self) -> PlannedGraph:
         """Return the graph for a model without PyTorch: itself, or one converted with the views and operators that PyTorch makes."""
         if self.context.deployed:
             return self
@@ -138,7 +118,7 @@ class CompiledGraph:
         if self.context.registry is None:
             raise UsageError("a graph that was compiled ahead of time is not converted again; export the model where it is compiled")
         context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True, deployed=True)
-        made = CompiledGraph(replace(self.lowered, views=None), context)
+        made = PlannedGraph(replace(self.lowered, views=None), context)
         made._weights = self._weights
         return made
 
@@ -149,10 +129,36 @@ class CompiledGraph:
             names = self.lowered.input_names if len(self.lowered.input_names) == len(self.placeholders()) else ()
             weights = {
                 node: names[place] if names and names[place] != f"input_{place}" else node.name
-                for place, node in enumerate(self.placeholders())
-                if place in self.lowered.static_inputs
+                for place, node in self._weight_nodes().items()
             }
             self.context.reporter.planned(self.plan, self.runners, self.phases, weights=weights, min_nodes=least)
+
+
+class CompiledGraph(PlannedGraph):
+    """A graph that can be called."""
+
+    def __init__(self, lowered: LoweredGraph, context: CompileContext, planner: Planner | RestoredPlan | None = None) -> None:
+        """Plan and convert the graph; if that fails, PyTorch runs it."""
+        self._is_guarded = lowered.compile_id is not None and planner is None  # by Dynamo, against most interpreters
+        # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
+        self.run: Callable[[list[Any]], list[Any]] = self._first_run
+        self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
+        self._lock = threading.RLock()
+        try:
+            super().__init__(lowered, context, planner)
+            if context.dry_run:
+                self.run = self._with_views(eager_graph(lowered.partitioned))
+        except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
+            self._fall_back(error)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the graph has been called; the first call replaces `run`."""
+        return self.run != self._first_run
+
+    def session_calls(self) -> int:
+        """Count the runs of the sessions of this graph."""
+        return sum(count_of(runner.counter) for runner in self.runners)
 
     def _first_run(self, args: list[Any]) -> list[Any]:
         if self._is_captured(args):  # a session could not be created

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.cache.store import ModelCache
     from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.graph import PlannedGraph
 
 
 def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
@@ -49,7 +49,7 @@ def _is_dynamic(value: torch.Tensor) -> bool:
     return any(_torch.is_symbolic(size) for size in (*value.shape, *value.stride()))
 
 
-def store(graph: CompiledGraph) -> None:
+def store(graph: PlannedGraph) -> None:
     """Cache a graph that has sessions, if it may be and one partition computes every output."""
     cache, key, views = graph.context.cache, graph.context.whole_graph_key, graph.lowered.views
     if cache is None or key is None or len(graph.runners) != 1 or graph.left_in_torch() or graph.numbers_from_torch():

@@ -38,7 +38,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.graph import PlannedGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class WeightSource:
 
 
 def export_graph(
-    graph: CompiledGraph,
+    graph: PlannedGraph,
     path: str | os.PathLike[str],
     weights: WeightSource,
     *,
@@ -291,7 +291,7 @@ def _name_sizes(model: ir.Model, names: Mapping[str, str]) -> None:
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _require_cover(graph: CompiledGraph) -> None:
+def _require_cover(graph: PlannedGraph) -> None:
     if graph.lowered.phase != "inference":
         raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
     if graph.failure is not None:
@@ -305,7 +305,7 @@ def _require_cover(graph: CompiledGraph) -> None:
         raise UsageError(f"only a graph that runs entirely in ONNX Runtime can be exported; {count} in PyTorch: {listed}")
 
 
-def _model_of(graph: CompiledGraph) -> ir.Model:
+def _model_of(graph: PlannedGraph) -> ir.Model:
     """Copy the model of the only partition; a graph that computes nothing has an empty one."""
     if not graph.runners:
         chosen = graph.context.options.export_options
@@ -316,7 +316,7 @@ def _model_of(graph: CompiledGraph) -> ir.Model:
     return ir.from_proto(proto)
 
 
-def _complete_inputs(graph: CompiledGraph, model: ir.Model) -> None:
+def _complete_inputs(graph: PlannedGraph, model: ir.Model) -> None:
     """Add the arguments that nothing computes with, and what is only returned; arguments come first, in their order."""
     given = {str(value.name): value for value in model.graph.inputs}
     nodes, returned = graph.placeholders(), set(graph.output_nodes())
@@ -336,7 +336,7 @@ def _is_value(meta: Any) -> bool:
     return isinstance(meta, torch.Tensor) or _torch.is_symbolic(meta)
 
 
-def _stored_weights(graph: CompiledGraph, weights: WeightSource) -> dict[str, StoredWeight]:
+def _stored_weights(graph: PlannedGraph, weights: WeightSource) -> dict[str, StoredWeight]:
     """Map the FX name of each weight input to the weight; the error lists all mismatches."""
     wanted = graph.weight_inputs()  # FX name -> (outer name, fake or real tensor)
     if weights.given is None:
@@ -373,7 +373,7 @@ def _listed(items: Sequence[str]) -> str:
     return "; ".join(items[:_MAX_LISTED]) + (f"; and {left_out} more" if left_out > 0 else "")
 
 
-def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], weights: WeightSource) -> dict[str, ir.Value]:
+def _place_weights(graph: PlannedGraph, model: ir.Model, stored: Mapping[str, StoredWeight], weights: WeightSource) -> dict[str, ir.Value]:
     """Turn weight inputs into initializers, and return them by the names of their nodes; tied weights share one."""
     outer_names = {name: outer for name, (outer, _) in graph.weight_inputs().items()}
     placed: dict[frozenset[str], ir.Value] = {}
@@ -407,7 +407,7 @@ def _lazy(name: str, weight: StoredWeight) -> ir.LazyTensor:
     )
 
 
-def _derive_sizes(graph: CompiledGraph, model: ir.Model) -> None:
+def _derive_sizes(graph: PlannedGraph, model: ir.Model) -> None:
     """Compute each size that Dynamo passes as an input from its tensor: a deployed model takes tensors only."""
     by_symbol: dict[str, tuple[str, int]] = {}
     nodes = {node.name: node for node in graph.placeholders()}
@@ -422,7 +422,7 @@ def _derive_sizes(graph: CompiledGraph, model: ir.Model) -> None:
             _replace_by_size(model, value, *source)
 
 
-def takes_numbers(graph: CompiledGraph) -> bool:
+def takes_numbers(graph: PlannedGraph) -> bool:
     """Tell whether a graph takes a number that is no size of an input."""
     metas = [node.meta["val"] for node in graph.placeholders()]
     sizes = {_torch.expression_of(size) for meta in metas if isinstance(meta, torch.Tensor) for size in meta.shape}
@@ -442,7 +442,7 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
 
 
 def _name_boundary(
-    graph: CompiledGraph, model: ir.Model, weights: Mapping[str, ir.Value], number_of: Callable[[torch.fx.Node], ir.Value]
+    graph: PlannedGraph, model: ir.Model, weights: Mapping[str, ir.Value], number_of: Callable[[torch.fx.Node], ir.Value]
 ) -> None:
     """Give inputs and outputs the user's names and order, and outputs their logical shape, whatever their memory layout."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.deploy.export import ExportedModel, WeightSource
     from ortlens.backend.deploy.signature import Leaf
-    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.graph import PlannedGraph
     from ortlens.backend.lowering.entry import LoweredGraph
 
 
@@ -183,7 +183,7 @@ def _same_constants(one: ExportedProgram, other: ExportedProgram) -> bool:
     return len(values) == len(other.constants) and tensors and all(torch.equal(*pair) for pair in values)
 
 
-def boundary_of_graph(graph: CompiledGraph, order: Sequence[str]) -> Boundary:
+def boundary_of_graph(graph: PlannedGraph, order: Sequence[str]) -> Boundary:
     """Describe what Dynamo compiled: sizes that vary are 2 at least, and what its guards say about sizes and numbers holds."""
     names, nodes = graph.outer_input_names(), graph.placeholders()
     arguments = [(names[place], node.meta["val"]) for place, node in enumerate(nodes) if place not in graph.lowered.static_inputs]
