@@ -106,6 +106,7 @@ class _Writer:
 
     def __init__(self, session: onnxruntime.InferenceSession, spec: CallSpec) -> None:
         self._spec, self._inputs, self._outputs = spec, spec.inputs, spec.outputs
+        self._passed = {index: item for index, item in enumerate(spec.inputs) if item.frozen is None and item.bound}  # in each call
         self._calls = _ort.calls_of(session)
         # With calls of a device, ONNX Runtime's memory would be copied.
         self._sizes = _Sizes(spec.inputs, symbolic=spec.preallocate or self._calls is not None)
@@ -119,7 +120,7 @@ class _Writer:
         shapes = {value.name: value.shape for value in session.get_inputs()}
         known: set[str] = set()
         found = []
-        for index, item in self._passed().items():
+        for index, item in self._passed.items():
             sizes = {str(size) for size in shapes.get(_input_name(item), ()) if not isinstance(size, int)}
             if sizes - known and isinstance(item.meta, torch.Tensor):
                 known |= sizes
@@ -131,7 +132,7 @@ class _Writer:
         if self._calls is None or not self._calls.replays:
             return False
         device = self._calls.device
-        metas = [item.meta for item in self._inputs if item.frozen is None and item.bound] + [item.meta for item in self._outputs]
+        metas = [item.meta for item in self._passed.values()] + [item.meta for item in self._outputs]
         on_device = all(isinstance(meta, torch.Tensor) and meta.device == device and 0 not in meta.shape for meta in metas)
         return on_device and all(self._sizes.shape(output) is not None for output in self._outputs)
 
@@ -139,14 +140,10 @@ class _Writer:
         """Return the global that replays CUDA graphs, if the calls do."""
         if not self._replays or self._calls is None:
             return {}
-        inputs = [_place(_input_name(item), item.meta, is_steady=item.steady) for item in self._passed().values()]
+        inputs = [_place(_input_name(item), item.meta, is_steady=item.steady) for item in self._passed.values()]
         outputs = [_place(output.name, output.meta) for output in self._outputs]
         made = cuda.Graphs(self._calls, inputs, outputs, new_binding, always=self._replays is True)
         return {"replay": made.replay}
-
-    def _passed(self) -> dict[int, BoundInput]:
-        """Return the inputs that are bound in each call, by position."""
-        return {index: item for index, item in enumerate(self._inputs) if item.frozen is None and item.bound}
 
     def source(self) -> str:
         recording = self._spec.log is not None
@@ -168,7 +165,7 @@ class _Writer:
 
     def _body(self, *, recording: bool) -> Lines:
         """Bind the inputs in `a0`, `a1`, ..., run, and leave the outputs in `r0`, `r1`, ..."""
-        taken = [(self._take_input(index, item), self._bind_input(index, item)) for index, item in self._passed().items()]
+        taken = [(self._take_input(index, item), self._bind_input(index, item)) for index, item in self._passed.items()]
         made = [(self._make_output(index, output), self._bind_output(index, output)) for index, output in enumerate(self._outputs)]
         ready = [] if not self._replays else [line for lines, _ in (*taken, *made) for line in lines]
         binding = [line for take, bind in taken for line in (*(() if ready else take), *bind)]
@@ -188,7 +185,7 @@ class _Writer:
         if not self._replays:
             return [*body, *self._ranged("output", self._collect()), "free.append(b)"]
         timed = [*ready, "t1 = clock()"] if recording else ready
-        inputs, outputs = listed(f"i{index}" for index in self._passed()), listed(f"(r{i}, {self._bound(i)})" for i in range(len(made)))
+        inputs, outputs = listed(f"i{index}" for index in self._passed), listed(f"(r{i}, {self._bound(i)})" for i in range(len(made)))
         replayed = f"if replay(({inputs}), ({outputs})): {'t2 = clock()' if recording else 'pass'}"
         return [*timed, replayed, "else:", [*body, "free.append(b)"], *self._collect()]
 
@@ -256,7 +253,7 @@ class _Writer:
         """Find out whether inputs overlap, or frozen weights, if an output is to take the memory of one; addresses change rarely."""
         if all(output.in_place is None for output in self._outputs):
             return []
-        places = [(index, item.meta) for index, item in self._passed().items() if isinstance(item.meta, torch.Tensor)]
+        places = [(index, item.meta) for index, item in self._passed.items() if isinstance(item.meta, torch.Tensor)]
         weights = [item.frozen.contiguous for item in self._inputs if item.frozen is not None]
         frozen = merged((weight.data_ptr(), weight.nbytes) for weight in weights)
         written = frozenset(at for at, (index, _) in enumerate(places) if any(output.in_place == index for output in self._outputs))
