@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch.fx
 
 from ortlens._torch.ahead import bytes_from_graphs, graphs_from_bytes
+from ortlens.backend.basis.provenance import module_path
 from ortlens.backend.cache.store import CachedModel
 from ortlens.backend.lowering.buffer_writes import order_of_writes, set_order_of_writes
-from ortlens.backend.lowering.provenance import module_path
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.kinds import Verdict
 from ortlens.backend.partitioning.plan import Plan

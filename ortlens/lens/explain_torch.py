@@ -18,8 +18,8 @@ import torch
 
 from ortlens import _torch
 from ortlens.analysis.ledger import StepReading
+from ortlens.backend.basis.provenance import StackFrame, innermost
 from ortlens.backend.freeze.frozen import Frozen
-from ortlens.backend.lowering.provenance import StackFrame, innermost
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.errors import UsageError

@@ -16,7 +16,7 @@ NAMED = [
     # Run before a fallback exists, or in the user's call: each of these reached the user once.
     ("Lens", "ortlens.lens.observing.compilations.CompiledTargets.note_compilation"),
     ("capture", "ortlens.backend.recording.reporter.GraphReporter.planned"),
-    ("no lens", "ortlens.backend.lowering.provenance.input_name"),
+    ("no lens", "ortlens.backend.basis.provenance.input_name"),
     ("Lens(journal=...)", "ortlens.lens.observing.environment.machine_facts"),
     ("Lens(journal=...)", "ortlens.trace.journal.Journal._write_calls"),
     ('Lens("eager")', "ortlens.trace.recorder.Recorder.add"),

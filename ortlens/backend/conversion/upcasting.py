@@ -18,7 +18,7 @@ import torch.fx
 from torch.fx.node import map_aggregate
 
 from ortlens import _torch
-from ortlens.backend.conversion import dtypes
+from ortlens.backend.basis import dtypes
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
 
 if TYPE_CHECKING:

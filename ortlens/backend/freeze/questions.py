@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.overrides
 
-from ortlens.backend.lowering.provenance import StackFrame, is_model_code
+from ortlens.backend.basis.provenance import StackFrame, is_model_code
 
 
 class LayoutQuestions(torch.overrides.TorchFunctionMode):

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend.lowering import checks, provenance
+from ortlens.backend.basis import provenance
+from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.returned_views import base_of, inputs_of, outputs_of
 
 if TYPE_CHECKING:

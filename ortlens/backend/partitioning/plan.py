@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.cut import Dag, cut
-from ortlens.backend.lowering import checks, provenance
+from ortlens.backend.basis import provenance
+from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.lowering.returned_views import writes_argument
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens import _torch
 from ortlens.analysis.problems.catalogue import remedy
+from ortlens.backend.basis import provenance
 from ortlens.backend.basis.memory_order import is_dense
 from ortlens.backend.conversion import node_provenance
-from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.buffer_writes import written_before
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.plan import writes

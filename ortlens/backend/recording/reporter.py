@@ -10,7 +10,7 @@ from ortlens import _torch
 from ortlens._shell import display_name
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.kernels import provider_fallback
-from ortlens.backend.lowering import provenance
+from ortlens.backend.basis import provenance
 from ortlens.backend.lowering.entry import operations
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records

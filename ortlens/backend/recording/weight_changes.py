@@ -11,7 +11,7 @@ import linecache
 import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
-from ortlens.backend.lowering.provenance import StackFrame, is_model_code
+from ortlens.backend.basis.provenance import StackFrame, is_model_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import torch
 
+from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.memory_order import inverse_order
-from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY
 from ortlens.backend.runtime import _ort, devices
 from ortlens.backend.runtime.graph_view import GraphView

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ortlens.analysis.identity import plain_function
 from ortlens.analysis.problems.number_uses import Flow, flow_from
-from ortlens.backend.lowering.provenance import StackFrame
+from ortlens.backend.basis.provenance import StackFrame
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -15,9 +15,9 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.basis import provenance
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
-from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites

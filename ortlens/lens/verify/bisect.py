@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from ortlens.analysis.problems.catalogue import remedy
-from ortlens.backend.lowering import provenance
+from ortlens.backend.basis import provenance
 from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.optimizers import OPTIMIZERS, narrowed
 from ortlens.lens.observing.watching import uncounted, variant_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend.lowering import provenance
+from ortlens.backend.basis import provenance
 from ortlens.errors import UsageError
 from ortlens.lens.verify.lockstep import Missing
 from ortlens.trace import records as r

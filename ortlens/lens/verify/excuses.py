@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 import torch.fx
 
-from ortlens.backend.lowering import provenance
-from ortlens.backend.partitioning.rules import Call
+from ortlens.backend.basis import provenance
+from ortlens.backend.operators.facts import Call
 from ortlens.lens.verify.lockstep import Missing, call, call_in_double, widened
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import onnxruntime
 import torch
 import torch.fx
 
+from ortlens.backend.basis import provenance
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
-from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime.binding import Output
 from ortlens.lens.observing.watching import WeightChanged, shadow_session_of, uncounted, variant_of
 from ortlens.lens.verify.lockstep import maker_of
