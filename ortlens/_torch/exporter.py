@@ -170,13 +170,12 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     return registry
 
 
-def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
-    """Return decompositions for AOTAutograd of operators without functions in the registry, and of those in `always_decompose`."""
+def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
+    """Return decompositions for AOTAutograd of operators without functions in the registry."""
     import torch
     from torch.onnx._internal.exporter import _decomp
 
-    implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - always_decompose
-    table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
+    table = dict(_decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry))))
     for overload in [each for each in table if getattr(each, "_opname", "").removeprefix("special_") in _NEVER_DECOMPOSED]:
         del table[overload]
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):

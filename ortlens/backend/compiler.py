@@ -53,21 +53,17 @@ class GraphCompiler:
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
         """Return the registry of ONNX functions and the decompositions that lead to it; rebuilt after `register_op`."""
-        from ortlens.backend.conversion.functions import own_functions
-        from ortlens.backend.lowering import decompositions, whole_operators
         from ortlens.backend.lowering.kernel_strides import with_kernel_strides
-        from ortlens.backend.lowering.reductions import long_reductions
+        from ortlens.backend.operators import registry as operators
 
         users = self.custom_targets()
-        custom = {**own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
+        custom = {**operators.own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}
         if self._tables is None or self._custom != custom:
             registry = _torch.registry_with(custom)
-            table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # custom functions win
-            own = {target: function for target, function in decompositions.own().items() if target not in users}
-            long = {target: function for target, function in long_reductions().items() if target not in users}
-            plain, converted = {**table, **own, **long}, _torch.converted_operators(registry)
+            own = {target: function for target, function in operators.decompositions().items() if target not in users}
+            plain, converted = {**_torch.decomposition_table(registry), **own}, _torch.converted_operators(registry)
             self._custom, self._tables = custom, (registry, with_kernel_strides(plain, users, converted))
-            self._left = with_kernel_strides(whole_operators.with_calls_left_to_torch(plain, users), users, converted)
+            self._left = with_kernel_strides(operators.with_calls_left_to_torch(plain, users), users, converted)
         return self._tables
 
     def decompositions(self, *, planned: bool = False, deployed: bool = True) -> dict[Any, Callable[..., Any]]:
@@ -75,7 +71,7 @@ class GraphCompiler:
 
         What is only `planned` may go to a provider that another installation has. What is not `deployed` may leave operators to PyTorch.
         """
-        from ortlens.backend.lowering import fused_attention
+        from ortlens.backend.operators.registry import fused_on_cuda
         from ortlens.backend.runtime.devices import reason_against
 
         table = self.tables()[1]
@@ -83,7 +79,8 @@ class GraphCompiler:
             table = self._left
         if reason_against("cuda", planned=planned) is None:
             return table
-        return {target: function for target, function in table.items() if target not in fused_attention.ON_CUDA}
+        fused = fused_on_cuda()
+        return {target: function for target, function in table.items() if target not in fused}
 
     def custom_targets(self) -> frozenset[Any]:
         """Return the operators that have functions of the user's, for this backend or for the whole process."""

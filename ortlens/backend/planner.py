@@ -21,11 +21,11 @@ from ortlens.backend.cache.store import ConvertedModel
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.converter import NodeFailures
-from ortlens.backend.conversion.functions.basics import NotConvertibleError
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.lowering import passes
 from ortlens.backend.lowering.returned_views import inputs_of
+from ortlens.backend.operators.basics import NotConvertibleError
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.kernel_times import if_slower
 from ortlens.backend.partitioning.kinds import Verdict

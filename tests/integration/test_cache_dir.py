@@ -135,7 +135,7 @@ def test_an_edited_source_makes_new_entries(tmp_path: pathlib.Path, monkeypatch:
     monkeypatch.setattr(ortlens, "__file__", str(package / "__init__.py"))
     seen = [fingerprint.surroundings.__wrapped__()]
     assert fingerprint.surroundings.__wrapped__() == seen[0]
-    for source in ("backend/conversion/converter.py", "backend/lowering/decompositions.py", "_torch/exporter.py", "analysis/cut.py"):
+    for source in ("backend/conversion/converter.py", "backend/operators/registry.py", "_torch/exporter.py", "analysis/cut.py"):
         with (package / source).open("a", encoding="utf-8") as edited:
             edited.write("# edited\n")
         seen.append(fingerprint.surroundings.__wrapped__())
@@ -239,5 +239,5 @@ FOR_CONVERTING = {
     "onnxscript",
     "ortlens.backend.conversion.converter",
     "ortlens.backend.graph",
-    "ortlens.backend.lowering.decompositions",
+    "ortlens.backend.operators.registry",
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FOR_CONVERTING = {"onnx_ir", "onnxscript", "ortlens.backend.planner", "ortlens.backend.lowering.decompositions"}
+FOR_CONVERTING = {"onnx_ir", "onnxscript", "ortlens.backend.planner", "ortlens.backend.operators.registry"}
 
 
 def loaded_from(path: Path) -> Callable[..., object]:

@@ -18,7 +18,7 @@ from onnxscript import opset18, script
 from ortlens import ConversionError, Lens, OrtBackend, SessionError, explain
 from ortlens.backend.basis.pass_runner import Pass
 from ortlens.backend.conversion import optimize
-from ortlens.backend.lowering import decompositions
+from ortlens.backend.operators import registry
 from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding
 
@@ -193,8 +193,8 @@ def broken_decompositions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise IndexError("planted")
 
     targets = (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten.sin.default)
-    own = {**decompositions.own(), **dict.fromkeys(targets, broken)}
-    monkeypatch.setattr(decompositions, "own", lambda: own)
+    own = {**registry.decompositions(), **dict.fromkeys(targets, broken)}
+    monkeypatch.setattr(registry, "decompositions", lambda: own)
     OrtBackend.clear_cached_instances()  # they keep their tables
     yield
     OrtBackend.clear_cached_instances()

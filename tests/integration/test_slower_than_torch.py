@@ -10,7 +10,7 @@ from torch import nn
 
 import ortlens
 from ortlens.analysis.problems.stream import findings_of, problems_of
-from ortlens.backend.conversion.functions import basics
+from ortlens.backend.operators import basics
 from tests.threads import torch_threads
 
 if TYPE_CHECKING:

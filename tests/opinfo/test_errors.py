@@ -11,7 +11,7 @@ from torch.nn import functional
 from ortlens import Lens
 from tests.opinfo.errors import Call, complaint, error_inputs, module_errors, other_types, refusal
 from tests.opinfo.sweep import difference
-from tests.unit.backend.conversion.functions.one_graph import as_pytorch
+from tests.unit.backend.operators.one_graph import as_pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -45,7 +45,7 @@ def dead_code(*paths: Path) -> list[str]:
     names = [*PROTOCOL_NAMES, *_entry_point_names(), *sorted(seen_elsewhere)]
     finder = Vulture(
         ignore_names=names,
-        ignore_decorators=["@pytest.fixture*", "@traitlets.*", "@kind", "@changed", "@torch_op", "@plant", "@graph_plant"],
+        ignore_decorators=["@pytest.fixture*", "@traitlets.*", "@kind", "@changed", "@torch_op", "@decomposes*", "@plant", "@graph_plant"],
     )
     finder.scavenge([str(path) for path in paths])
     found = [item.get_report() for item in finder.get_unused_code(min_confidence=MIN_CONFIDENCE)]

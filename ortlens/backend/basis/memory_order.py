@@ -17,6 +17,8 @@ from ortlens import _torch
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
+FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
+"""Number of dimensions that channels-last memory has -> its format; 0 for contiguous memory."""
 _UNKNOWN = 11  # stands for a data-dependent size; small numbers would make strides look dense by chance
 
 
@@ -219,3 +221,15 @@ def _places(tensor: torch.Tensor) -> list[int]:
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = places.unsqueeze(-1) + torch.arange(size, device="cpu") * stride
     return (places.reshape(-1) * tensor.element_size() + tensor.data_ptr()).tolist()
+
+
+def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
+    """Suggest a memory format like `suggest_memory_format` in `c10/core/TensorImpl.h`: channels-last also for what is not dense."""
+    order = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(tensor.dim(), ())
+    least = 0
+    for dim in order:
+        size, stride = _torch.size_hint(tensor.shape[dim]), _torch.size_hint(tensor.stride(dim))
+        if not size or stride < least or (dim == 1 and not stride) or (dim == 0 and least == _torch.size_hint(tensor.stride(1))):
+            return torch.contiguous_format
+        least = stride * size
+    return FORMATS[len(order)]

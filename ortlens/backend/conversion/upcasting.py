@@ -18,8 +18,8 @@ import torch.fx
 from torch.fx.node import map_aggregate
 
 from ortlens import _torch
+from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY
-from ortlens.backend.conversion import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Collection

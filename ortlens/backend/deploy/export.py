@@ -22,9 +22,10 @@ import torch.fx
 from ortlens import _torch
 from ortlens._optional import require
 from ortlens._shell import progress
+from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.error_text import short_text
 from ortlens.backend.basis.memory_order import inverse_order
-from ortlens.backend.conversion import converter, dtypes
+from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.deploy.conditions import ConditionWriter, condition_text
 from ortlens.backend.deploy.plain_forms import write_plain_forms

@@ -15,7 +15,6 @@ from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_cod
 from ortlens.backend.deploy.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.backend.freeze.questions import LayoutQuestions, is_asked_by_model
 from ortlens.backend.lowering.exported import paths_of, state_value
-from ortlens.backend.lowering.whole_operators import recurrent_results_known
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,12 +49,14 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
         if args or kwargs or dynamic_shapes is not None:
             raise UsageError("an exported program is frozen as it was traced: leave out arguments and dynamic_shapes")
         return target, frozenset()
+    from ortlens.backend.operators.registry import results_known
+
     if not callable(target):
         raise UsageError(f"freeze() takes a function, a module or an exported program, not {type(target).__name__}")
     module = target if isinstance(target, torch.nn.Module) else _module_of(target)
     args, named = _apart((args, _in_order(module.forward, kwargs)))
     shapes: Any = _all_sizes if dynamic_shapes is True else dynamic_shapes
-    questions, known, forward = LayoutQuestions(), recurrent_results_known(), _torch.keywords_named(module, named)
+    questions, known, forward = LayoutQuestions(), results_known(), _torch.keywords_named(module, named)
     hook = None if on_result is None else module.register_forward_hook(lambda _module, _args, result: on_result(result))
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.

@@ -17,6 +17,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.operators.facts import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,9 +74,7 @@ def draws(node: torch.fx.Node) -> bool:
 
 def _without_dropout(node: torch.fx.Node) -> bool:
     """Tell whether an operator with a dropout argument draws no random numbers: it is 0, or the operator is not in training."""
-    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
-    given = {argument.name: argument.default_value for argument in arguments}
-    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
+    given = by_name(node.target, node.args, node.kwargs)
     dropout = given.get("dropout_p", given.get("dropout"))
     return isinstance(dropout, (int, float)) and (dropout == 0 or given.get("train") is False)
 

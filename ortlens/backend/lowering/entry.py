@@ -16,8 +16,8 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
 from ortlens.backend.basis.provenance import count_ops, input_name, layout_text, needs_gradient, operations, user_line
-from ortlens.backend.lowering import fused_attention, whole_operators
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
+from ortlens.backend.operators.facts import Tracing
 from ortlens.errors import ConversionError, OrtLensError
 
 if TYPE_CHECKING:
@@ -101,14 +101,16 @@ class DynamoGraph:
         return self._direct or compiled
 
     def _lower(self, example_inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
+        from ortlens.backend.operators import registry as operators
+
         on_cuda = any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in example_inputs)
-        on_cuda &= decompositions.keys() >= fused_attention.ON_CUDA  # else the provider is not there
+        on_cuda &= decompositions.keys() >= operators.fused_on_cuda()  # else the provider is not there
         backend = _torch.aot_backend(
             forward=self._compiler_for("forward"),
             backward=self._compiler_for("backward"),
             inference=self._compiler_for("inference"),
             decompositions=decompositions,
-            kept=whole_operators.kept(with_gradient=self._needs_gradient, on_cuda=on_cuda),
+            kept=operators.kept_whole(Tracing(with_gradient=self._needs_gradient, on_cuda=on_cuda)),
         )
         compiled: Callable[..., Any] = backend(self._module, example_inputs)
         return compiled

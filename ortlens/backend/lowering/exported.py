@@ -18,9 +18,8 @@ from ortlens.backend.basis.provenance import count_ops, user_line
 from ortlens.backend.lowering.checks import UNSAID_WRITES
 from ortlens.backend.lowering.entry import LoweredGraph, unique_names, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
-from ortlens.backend.lowering.reductions import for_all_sizes
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
-from ortlens.backend.lowering.whole_operators import LSTM, RECURRENT, is_recurrent_in_ort, recurrent_results_known
+from ortlens.backend.operators.long_sums import for_all_sizes
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
-_FUSED_DIMS = 4  # [batch, head, row, feature]
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
@@ -122,12 +119,14 @@ def lower_program(
     With `updates_in_place`, new values of state and inputs may take the memory of the old ones. Raises UsageError for an input that is
     neither a tensor nor a plain value.
     """
+    from ortlens.backend.operators.registry import decompositions_of_programs
+
     _refuse_objects(program)
     if (lost := _write_to_constant(program, said=False)) is not None:
         raise UsageError(lost)
     if (loop := unrolled(program.graph_module)) is not None:
         raise UsageError(f"{loop}, which would take minutes to convert: leave the loop outside of the program, or use torch.while_loop")
-    table = _with_composite(decompositions)
+    table = decompositions_of_programs(decompositions)
     for target in custom_targets:
         table.pop(target, None)
     started = time.perf_counter_ns()
@@ -300,8 +299,10 @@ def _write_to_constant(program: ExportedProgram, *, said: bool = True) -> str | 
 
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
     """Decompose a program; its guards gain those on which decompositions depend, but not those of tracing the guards themselves."""
+    from ortlens.backend.operators.registry import results_known
+
     known = _torch.guard_texts(program)
-    with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program), for_all_sizes():
+    with _torch.quiet(), _torch.copies_kept(), results_known(), _inputs_apart(program), for_all_sizes():
         apart = _torch.without_objects(_torch.with_guards(program, ()), keys_of)  # to build objects may add operators
         made = apart.run_decompositions(table)
     texts = (*known, *_torch.guard_texts(made))
@@ -328,63 +329,6 @@ def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
     finally:
         for node, value in values.items():
             node.meta["val"] = value
-
-
-_MOST_STEPS = 64
-"""Recurrent networks of more steps are not unrolled: each step is some twenty operators per layer and direction."""
-
-
-def _recurrent(composite: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """List the decompositions of recurrent networks, which PyTorch's would unroll, step by step.
-
-    Most become an ONNX operator per layer and direction, an LSTM by way of oneDNN's. Others, as of 16 bits or with projections, stay
-    whole, in PyTorch, or are unrolled if they have few steps: then a model can be deployed.
-    """
-    of_layers = _torch.decomposition_of(LSTM)
-
-    def decomposition(target: Any) -> Callable[..., Any]:
-        def decomposed(x: torch.Tensor, *args: Any) -> Any:
-            if is_recurrent_in_ort(target, x):
-                return NotImplemented
-            if target is LSTM and _has_layers(x, *args):
-                with torch.backends.mkldnn.flags(enabled=True):  # switched off while programs are decomposed
-                    return of_layers(x, *args)
-            steps = x.shape[1 if args[-1] else 0]
-            return composite[target](x, *args) if isinstance(steps, int) and steps <= _MOST_STEPS else NotImplemented
-
-        return decomposed
-
-    return {target: decomposition(target) for target in (LSTM, *RECURRENT)}
-
-
-def _has_layers(x: torch.Tensor, states: Sequence[torch.Tensor], *given: Any) -> bool:
-    """Tell whether oneDNN has an operator for each layer of an LSTM."""
-    _, _, layers, dropout, train, _, _ = given
-    is_plain = x.dtype is torch.float32 and x.device.type == "cpu" and states[0].shape[2] == states[1].shape[2]
-    return is_plain and not (train and dropout and layers > 1)
-
-
-def _with_composite(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Combine the backend's decompositions with PyTorch's for composite operators where the backend has none."""
-    composite = _torch.composite_decompositions()
-    table = {**composite, **own, **_recurrent(composite)}
-    if _ATTENTION in own and _ATTENTION in composite:
-        table[_ATTENTION] = _attention_laid_out_as_traced(composite[_ATTENTION], own[_ATTENTION])
-    return table
-
-
-def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Decompose attention so that its result has the memory layout of tracing: the program may view it without a copy.
-
-    On the CPU PyTorch chooses: the fused operator's result lies as the query does, that of plain products is contiguous. Our own form
-    serves what is not fused because of its dimensions, and other devices, whose fused operators have no decomposition.
-    """
-
-    def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        written_out = query.device.type != "cpu" or query.dim() != _FUSED_DIMS
-        return (own if written_out else torchs)(query, *args, **kwargs)
-
-    return attention
 
 
 def _output_names(program: ExportedProgram) -> list[str]:

@@ -19,7 +19,15 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.basis.memory_order import inverse_order, is_contiguous, is_dense, memory_order, order_from_strides
+from ortlens.backend.basis.memory_order import (
+    FORMATS,
+    inverse_order,
+    is_contiguous,
+    is_dense,
+    memory_order,
+    order_from_strides,
+    suggested_format,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,7 +43,6 @@ _BATCH_NORMS = tuple(
     for overload in getattr(_aten, name).overloads()
     if not overload.endswith("out")
 )
-_FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
 _UNKNOWN_SIZES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 _WRONG_AS_WHOLE = frozenset(
     {
@@ -163,7 +170,7 @@ def _as_suggested(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __:
     tensors = _torch.tensors_of(args[0])
     formats = {suggested_format(tensor) for tensor in tensors}
     dims = made[0].dim()
-    if len(formats) > 1 or _FORMATS[0] in formats or any(tensor.dim() != dims for tensor in tensors):
+    if len(formats) > 1 or FORMATS[0] in formats or any(tensor.dim() != dims for tensor in tensors):
         return _as_contiguous(made)
     return [_strides_in(_CHANNELS_LAST[dims - 4], _hints(tensor.shape)) for tensor in made]
 
@@ -270,7 +277,7 @@ def _with_strides(tensor: torch.Tensor, strides: Sequence[Any] | None) -> torch.
     if found in (wanted, given) or 0 in sizes or not _alike(wanted, given, sizes):
         return tensor
     if tuple(order) in _CHANNELS_LAST:
-        copy: torch.Tensor = _aten.clone.default(tensor, memory_format=_FORMATS[len(order)])
+        copy: torch.Tensor = _aten.clone.default(tensor, memory_format=FORMATS[len(order)])
         return copy
     return _contiguous(tensor.permute(order)).permute(inverse_order(order))
 
@@ -288,18 +295,6 @@ def _group_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) ->
         return NotImplemented
     normal, *rest = target(_contiguous(tensor), *args, **kwargs)
     return (_aten.clone.default(normal, memory_format=suggested_format(tensor)), *rest)
-
-
-def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
-    """Suggest a memory format like `suggest_memory_format` in `c10/core/TensorImpl.h`: channels-last also for what is not dense."""
-    order = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(tensor.dim(), ())
-    least = 0
-    for dim in order:
-        size, stride = _torch.size_hint(tensor.shape[dim]), _torch.size_hint(tensor.stride(dim))
-        if not size or stride < least or (dim == 1 and not stride) or (dim == 0 and least == _torch.size_hint(tensor.stride(1))):
-            return torch.contiguous_format
-        least = stride * size
-    return _FORMATS[len(order)]
 
 
 def _roll(target: Any, tensor: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
@@ -329,7 +324,7 @@ def _windows(target: Any, *args: Any) -> Any:
 
 def _view(target: Any, tensor: torch.Tensor, sizes: Sequence[Any]) -> Any:
     """Give dimensions of size 1 the strides of `computeStride` in `aten/src/ATen/TensorUtils.cpp`: convolutions heed that of the batch."""
-    if len(sizes) not in _FORMATS or _is_plain(tensor) or _WHOLE.get() is target:
+    if len(sizes) not in FORMATS or _is_plain(tensor) or _WHOLE.get() is target:
         return NotImplemented
     made: torch.Tensor = _traced_as_it_is(target, tensor, sizes)
     for dim in reversed(range(made.dim() - 1)):

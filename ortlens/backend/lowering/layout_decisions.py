@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
 from ortlens.backend.basis import provenance
+from ortlens.backend.operators.facts import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -194,7 +195,7 @@ def _root_of(node: torch.fx.Node) -> torch.fx.Node:
 def _is_deciding(node: torch.fx.Node) -> bool:
     packet = _packet(node)
     if packet is _aten.to:  # elsewhere dtype and device decide, which are those of tracing
-        return _arguments(node).get("memory_format") not in (None, torch.preserve_format)
+        return by_name(node.target, node.args, node.kwargs).get("memory_format") not in (None, torch.preserve_format)
     return packet in _DECIDING
 
 
@@ -237,15 +238,10 @@ def _written_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _operands(node: torch.fx.Node, wanted: Any) -> Iterator[torch.fx.Node]:
-    given = _arguments(node)
+    given = by_name(node.target, node.args, node.kwargs)
     for argument in getattr(node.target, "_schema").arguments:  # noqa: B009 - a public name of torch's operators in spite of its underscore
         value = given.get(argument.name) if wanted(argument) else None
         yield from (item for item in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(item, torch.fx.Node))
-
-
-def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    schema: Any = getattr(node.target, "_schema", None)
-    return {} if schema is None else {**dict(zip((item.name for item in schema.arguments), node.args, strict=False)), **node.kwargs}
 
 
 def _with_ancestors(nodes: Iterator[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -15,7 +15,7 @@ import torch.fx
 
 from ortlens.backend.basis import pass_runner, provenance
 from ortlens.backend.basis.pass_runner import Pass, PassError, run_passes, texts_of
-from ortlens.backend.lowering import attention, buffer_writes, storage_windows, type_promotion
+from ortlens.backend.lowering import buffer_writes, repeated_heads, storage_windows, type_promotion
 from ortlens.backend.lowering.returned_views import base_of, writes_argument
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ PASSES = (
     Pass(name="promote types", run=Prepared.promote, **_USUAL),
     Pass(name="gather windows", run=lambda copy: storage_windows.gather_windows(copy.module), **_USUAL),
     Pass(name="drop metadata checks", run=Prepared.drop_metadata_checks, ensures=(GraphCondition.SETTLED,), **_USUAL),
-    Pass(name="read unexpanded masks", run=lambda copy: attention.read_unexpanded(copy.module.graph), **_USUAL),
-    Pass(name="multiply by group", run=lambda copy: attention.multiply_by_group(copy.module.graph), **_USUAL),
+    Pass(name="read unexpanded masks", run=lambda copy: repeated_heads.read_unexpanded(copy.module.graph), **_USUAL),
+    Pass(name="multiply by group", run=lambda copy: repeated_heads.multiply_by_group(copy.module.graph), **_USUAL),
     Pass(name="compute once", run=lambda copy: compute_once(copy.module.graph), **_USUAL),
     Pass(name="drop what nobody reads", run=_drop_unread, requires=_GIVEN, ensures=(GraphCondition.READ,)),
     Pass(name="leave writes to sessions", run=Prepared.leave_writes, requires=(*_GIVEN, GraphCondition.READ)),

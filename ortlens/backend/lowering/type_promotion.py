@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.operators.facts import is_boolean_value, refused_booleans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -30,9 +31,7 @@ _EXACT = (_aten.mul.Tensor, _aten.div.Tensor, _aten.div.Tensor_mode, _aten.floor
 """Operators that compute 16-bit floats in float32, and do not round a second operand without dimensions before."""
 _BOUNDS = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
 _NARROW = (torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32)
-_ADDITIONS = (_aten.add.Tensor, _aten.add.Scalar)
 _UNCONVERTED = (_aten.heaviside.default, _aten.lerp.Scalar, _aten.std_mean.correction)
-_SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
 
 
 def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = lambda _: True) -> dict[str, Exception]:
@@ -46,7 +45,9 @@ def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = 
                 _make_tensor_of_number(node)
             if node.target in _EXACT and _is_half(node):
                 _keep_number(node)
-            if node.target in _CONVERTING and not all(map(_is_boolean, node.args)):  # torch's shape function says int64 of a power of these
+            if node.target in _CONVERTING and not all(
+                map(is_boolean_value, node.args)
+            ):  # torch's shape function says int64 of a power of these
                 _convert_operands(node, node.meta["val"].dtype)
             if node.target in _COMPARISONS and all(map(_is_tensor, node.args)):
                 _compare_rounded(node)
@@ -56,18 +57,6 @@ def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = 
         if node not in asked:
             _convert_unchecked(node)
     return failures
-
-
-def fits(number: float, dtype: torch.dtype) -> bool:
-    """Tell whether an element type holds a number, so that PyTorch converts it; floats hold infinity and NaN."""
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    return limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
-
-
-def has_mixed_types(tensor: torch.Tensor, *parameters: Any) -> bool:
-    """Tell whether PyTorch refuses the dtypes of a normalisation's parameters: it takes the input's, and float32 beside 16 bits."""
-    known = {tensor.dtype, torch.float32} if tensor.dtype in (torch.float16, torch.bfloat16) else {tensor.dtype}
-    return any(isinstance(value, torch.Tensor) and value.dtype not in known for value in parameters)
 
 
 def may_promote(node: torch.fx.Node) -> bool:
@@ -95,32 +84,6 @@ def _keeps_second_operand(node: torch.fx.Node) -> bool:
         return False
     x, y, result = (value.meta["val"] for value in (*operands, node))
     return _is_half(node) and result.dtype is x.dtype and y.dtype is torch.float32
-
-
-def refused_booleans(node: torch.fx.Node) -> str | None:
-    """Describe what ONNX would do with booleans or a factor that PyTorch refuses in a sum, difference or power; None if it takes them."""
-    if node.target in (_aten.pow.Tensor_Tensor, _aten.pow.Scalar) and all(map(_is_boolean, node.args)):
-        return "takes booleans, which PyTorch refuses"
-    if node.target not in _SUMS:
-        return None
-    result, alpha = node.meta["val"], node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)  # noqa: PLR2004 - the schema
-    if node.target not in _ADDITIONS and any(map(_is_boolean, node.args[:2])):
-        return "subtracts booleans, which PyTorch refuses"
-    if isinstance(result, torch.Tensor) and not result.is_floating_point() and not result.is_complex() and _is_fraction(alpha):
-        return "takes a fraction for the factor of whole numbers, which PyTorch refuses"
-    if isinstance(alpha, bool) and isinstance(result, torch.Tensor) and result.dtype is not torch.bool:
-        return "takes a boolean for a factor, which PyTorch refuses"
-    return None
-
-
-def _is_fraction(value: Any) -> bool:
-    held = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
-    return isinstance(held, (float, torch.SymFloat))
-
-
-def _is_boolean(value: Any) -> bool:
-    held = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
-    return held.dtype is torch.bool if isinstance(held, torch.Tensor) else isinstance(held, (bool, torch.SymBool))
 
 
 def _widens(arg: Any, dtype: torch.dtype) -> bool:

@@ -16,7 +16,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens._versions import SupportedRange, installed
 from ortlens.backend.basis import provenance
-from ortlens.backend.partitioning.rules import Call
+from ortlens.backend.operators.facts import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -380,7 +380,7 @@ _ALL_BY_TYPE: Mapping[torch.dtype | None, Mapping[Any, Row]] = {
     torch.int64: {**_WHOLE_APART, **_WHOLE_TOGETHER, **_OF_ANY},
     torch.bool: {**_BOOLEAN, **_OF_ANY},
 }
-APART = tuple(dict.fromkeys(target for rows in _APART_BY_TYPE.values() for target in rows))
+APART = frozenset(target for rows in _APART_BY_TYPE.values() for target in rows)
 """The operators that may leave a partition, wherever they are in it."""
 
 _OF_RESULTS = frozenset({_aten.index_select.default, _aten.embedding.default, _aten.gather.default, _aten.index.Tensor, _aten.slice.Tensor})

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import functools
 import operator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.basis import provenance
+from ortlens.backend.basis import dtypes, provenance
+from ortlens.backend.basis.int_ranges import int_range
 from ortlens.backend.basis.memory_order import may_overlap_itself, needs_restride
-from ortlens.backend.conversion import dtypes
-from ortlens.backend.conversion.functions import own_functions
-from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
-from ortlens.backend.lowering.checks import draws
-from ortlens.backend.lowering.decompositions import is_known_at_run_time
+from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
+from ortlens.backend.operators import registry as operators
+from ortlens.backend.operators.facts import ON_PURPOSE, Call, is_known_at_run_time
+from ortlens.backend.partitioning import kernel_times
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
-from ortlens.backend.partitioning.slow_functions import slow_in_ort
-from ortlens.backend.partitioning.wrong_functions import wrong_for
+from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -53,40 +53,26 @@ def _without_function(name: str) -> Verdict:
     return _no("no_converter", f"{name} has no ONNX function in the installed torch and onnxscript")
 
 
+@dataclass(slots=True)
 class Support:
     """Decides which nodes of one graph ONNX Runtime supports."""
 
-    def __init__(  # noqa: PLR0913 - each is a part of the question
-        self,
-        registry: Any,
-        can_run_on: Callable[[str], str | None],
-        excluded: Mapping[str, Verdict] | None = None,
-        *,
-        deployed: bool = False,
-        without_bfloat16: bool = False,
-        upcast: Collection[torch.dtype] = (),
-        folded: Collection[torch.fx.Node] = (),
-    ) -> None:
-        """Configure the decision for one graph.
-
-        `can_run_on` returns None for a device type that a provider supports, else the reason. `excluded` has nodes that failed before. With
-        `without_bfloat16`, CPU tensors go to no provider that computes in it. `upcast` types are computed in float32. What
-        is `folded` is made of weights alone: a session that holds these as constants computes it once.
-        """
-        self._registry = registry
-        self._own = own_functions()  # once: listing them for each node took a tenth of the time, under a profiler
-        self._can_run_on = can_run_on
-        self._excluded = excluded or {}
-        self._deployed = deployed
-        self._without_bfloat16 = without_bfloat16
-        self._upcast = upcast
-        self._folded = folded
-        self._unknown_ranks: dict[torch.fx.Node, bool] = {}
+    registry: Any  # of ONNX functions
+    can_run_on: Callable[[str], str | None]  # returns None for a device type that a provider supports, else the reason
+    excluded: Mapping[str, Verdict] = field(default_factory=dict)  # nodes that failed before
+    _: KW_ONLY
+    deployed: bool = False
+    without_bfloat16: bool = False  # whether CPU tensors go to no provider that computes in it
+    upcast: Collection[torch.dtype] = ()  # types that are computed in float32
+    folded: Collection[torch.fx.Node] = ()  # made of weights alone: a session that holds these as constants computes it once
+    # Listed once: to do it for each node took a tenth of the time, under a profiler.
+    _own: Mapping[Any, Any] = field(init=False, default_factory=operators.own_functions)
+    _unknown_ranks: dict[torch.fx.Node, bool] = field(init=False, default_factory=dict)
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
         """Decide whether a node is supported, and if not, give a code and a reason."""
-        if node.name in self._excluded:
-            return self._excluded[node.name]
+        if node.name in self.excluded:
+            return self.excluded[node.name]
         if node.target is operator.getitem:
             return self.verdict(node.all_input_nodes[0]) if node.all_input_nodes else YES
         for rule in (
@@ -119,10 +105,10 @@ class Support:
         return None
 
     def _slow(self, node: torch.fx.Node) -> Verdict | None:
-        slow = None if node in self._folded else slow_in_ort(node, deployed=self._deployed)
-        if slow is None or self._is_users(node.target):
+        if node in self.folded or self._is_users(node.target):
             return None
-        return _no("policy", f"{provenance.target_name(node)} {slow}")
+        slow = (None if self.deployed else _loses(node)) or operators.slow_for(node, deployed=self.deployed)
+        return None if slow is None else _no("policy", f"{provenance.target_name(node)} {slow}")
 
     def _rank(self, node: torch.fx.Node) -> Verdict | None:
         if not self._has_unknown_rank(node):
@@ -139,11 +125,11 @@ class Support:
     def _number(self, node: torch.fx.Node) -> Verdict | None:
         """Leave to Python what it computes otherwise, and at once. A model to deploy checks at run time that an int has 64 bits."""
         computes, alone = kind_of(node) is NodeKind.SIZE, node.target is torch.ops.aten.scalar_tensor.default
-        if _is_float_number(node) and not (self._deployed and (computes or alone)):
+        if _is_float_number(node) and not (self.deployed and (computes or alone)):
             if alone:
                 return _no("policy", "a number that follows from sizes is rounded once, in PyTorch")
             return _no("dtype", "a Python float has 64 bits, the ONNX model would use 32")
-        if computes and not self._deployed and not _has_64_bits(node):
+        if computes and not self.deployed and not _has_64_bits(node):
             return _no("dtype", "a Python int has no limit, one of the ONNX model has 64 bits")
         return None
 
@@ -151,7 +137,7 @@ class Support:
         name = provenance.target_name(node)
         if any(isinstance(provenance.attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
             return _no("no_converter", f"{name} runs graphs of its own, which stay in PyTorch")
-        if _torch.dispatch(node, self._registry) is not None:
+        if _torch.dispatch(node, self.registry) is not None:
             return None
         if any(t.is_complex() for t in _tensors_of(node)):
             return _no("dtype", f"{name} on complex numbers has no ONNX function", "complex")
@@ -166,7 +152,7 @@ class Support:
         return None
 
     def _bits(self, node: torch.fx.Node) -> Verdict | None:
-        narrow = [tensor.dtype for tensor in _tensors_of(node) if tensor.dtype in self._upcast]
+        narrow = [tensor.dtype for tensor in _tensors_of(node) if tensor.dtype in self.upcast]
         if node.target is not torch.ops.aten.view.dtype or not narrow:
             return None
         name = str(narrow[0]).removeprefix("torch.")
@@ -174,7 +160,7 @@ class Support:
         return _no("dtype", reason)
 
     def _bfloat16(self, node: torch.fx.Node) -> Verdict | None:
-        may_run = torch.bfloat16 in self._upcast or not self._without_bfloat16 or self._deployed or self._is_users(node.target)
+        may_run = torch.bfloat16 in self.upcast or not self.without_bfloat16 or self.deployed or self._is_users(node.target)
         if may_run or kind_of(node) is not NodeKind.COMPUTE:
             return None
         if not any(map(_makes_bfloat16, [node, *node.all_input_nodes])) or _is_moved_constant(node):
@@ -192,7 +178,7 @@ class Support:
 
     def _device(self, node: torch.fx.Node) -> Verdict | None:
         for tensor in _tensors_of(node):
-            reason = self._can_run_on(tensor.device.type)
+            reason = self.can_run_on(tensor.device.type)
             if reason is not None:
                 return _no("device", reason)
         return None
@@ -206,7 +192,9 @@ class Support:
     def _wrong_function(self, node: torch.fx.Node) -> Verdict | None:
         if self._is_users(node.target):
             return None
-        wrong = wrong_for(node)
+        wrong = operators.wrong_for(node)
+        if wrong is None and operators.reads_sizes_alone(node.target) and _hides_check(node):
+            wrong = "does not compute what it takes the sizes of, and so does not check it"
         if wrong is None:
             return None
         return _no("no_converter", f"the ONNX function of {provenance.target_name(node)} {wrong}")
@@ -214,7 +202,27 @@ class Support:
     def _is_users(self, target: Any) -> bool:
         """Tell whether an operator has a function of the user's, who answers for it; our own are judged like those of torch."""
         own = self._own.get(target)
-        return any(function is not own for function in _torch.custom_functions(target, self._registry))
+        return any(function is not own for function in _torch.custom_functions(target, self.registry))
+
+
+def _loses(node: torch.fx.Node) -> str | None:
+    lost_ns = kernel_times.lost_by_one(Call(node)) if node.target in kernel_times.APART else 0
+    if not lost_ns:
+        return None
+    return f"{ON_PURPOSE}of so many numbers ONNX Runtime takes longer than PyTorch, by about {time_from_ns(lost_ns)} on one thread"
+
+
+def _hides_check(node: torch.fx.Node) -> bool:
+    """Find a check whose result nobody reads, so that a model would not make it."""
+    unread, waiting = {node}, [node.args[0]]
+    while waiting:
+        source = waiting.pop()
+        if isinstance(source, torch.fx.Node) and source.op == "call_function" and unread.issuperset(source.users):
+            if may_raise(source):
+                return True
+            unread.add(source)
+            waiting += source.all_input_nodes
+    return False
 
 
 @functools.cache
@@ -283,7 +291,7 @@ def _is_float_number(node: torch.fx.Node) -> bool:
 def _has_64_bits(node: torch.fx.Node) -> bool:
     """Tell whether the ints that a node reads and computes have 64 bits; what follows from data of tensors is checked at run time."""
     values = [value for value in (*_values_at(node), *node.args) if type(value).__name__ in ("SymInt", "int")]
-    return all(int_range(value) is not None or follows_from_data(value) for value in values)
+    return all(int_range(value) is not None or _torch.depends_on_data(value) for value in values)
 
 
 def _values_at(node: torch.fx.Node) -> list[Any]:

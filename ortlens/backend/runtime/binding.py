@@ -20,9 +20,9 @@ import onnx
 import torch
 
 from ortlens import _ort
+from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.memory_order import inverse_order
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, INFERRED_KEY
-from ortlens.backend.conversion import dtypes
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.graph_view import GraphView
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ortlens import _ort, _torch
+from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.memory_order import (
     are_disjoint,
     has_fixed_sizes,
@@ -30,7 +31,6 @@ from ortlens.backend.basis.memory_order import (
     reorder,
     restride,
 )
-from ortlens.backend.conversion import dtypes
 from ortlens.backend.runtime import cuda, devices
 from ortlens.backend.runtime.binding import Binding, number_buffer, permuted_name
 from ortlens.backend.runtime.generated import Emitter, bytes_text, function_from_source, listed, source_of

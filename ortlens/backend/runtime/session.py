@@ -14,8 +14,8 @@ import torch.fx
 
 from ortlens import _ort
 from ortlens._process import heap_bytes
+from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.memory_order import memory_order
-from ortlens.backend.conversion import dtypes
 from ortlens.backend.runtime import binding, cuda, devices, in_place, threads, weights
 from ortlens.backend.runtime.binding import BoundInput, Output
 from ortlens.backend.runtime.linear_layers import with_layers_for_cuda

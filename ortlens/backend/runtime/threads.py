@@ -14,8 +14,8 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis import provenance
+from ortlens.backend.operators.facts import Call
 from ortlens.backend.partitioning import kernel_times
-from ortlens.backend.partitioning.rules import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

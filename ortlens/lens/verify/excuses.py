@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.basis import provenance
-from ortlens.backend.partitioning.rules import Call
+from ortlens.backend.operators.facts import Call
 from ortlens.lens.verify.float64 import Missing, call_in_double
 from ortlens.lens.verify.lockstep import call
 

@@ -12,8 +12,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from ortlens.backend.conversion.functions import basics
 from ortlens.backend.lowering import buffer_writes
+from ortlens.backend.operators import basics
 from tests.integration.test_export_onnx import run_bare
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from ortlens import Lens
-from tests.unit.backend.conversion.functions.one_graph import as_pytorch
+from tests.unit.backend.operators.one_graph import as_pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import Lens
-from tests.unit.backend.conversion.functions.one_graph import as_pytorch, extremes
+from tests.unit.backend.operators.one_graph import as_pytorch, extremes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
