@@ -192,9 +192,8 @@ class Support:
     def _wrong_function(self, node: torch.fx.Node) -> Verdict | None:
         if self._is_users(node.target):
             return None
-        wrong = operators.wrong_for(node)
-        if wrong is None and operators.reads_sizes_alone(node.target) and _hides_check(node):
-            wrong = "does not compute what it takes the sizes of, and so does not check it"
+        unchecked = operators.reads_sizes_alone(node.target) and _hides_check(node)
+        wrong = "does not compute what it takes the sizes of, and so does not check it" if unchecked else operators.wrong_for(node)
         if wrong is None:
             return None
         return _no("no_converter", f"the ONNX function of {provenance.target_name(node)} {wrong}")
