@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import pathlib
 import shutil
@@ -12,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 
 from ortlens import model_file
 from ortlens._files import whole_folder
 from ortlens.backend.basis import saved_graph
 from ortlens.backend.deploy import signature
 from ortlens.backend.deploy.export import WeightSource, export_graph
-from ortlens.backend.deploy.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.deploy.signature import ConstantLeaf, TensorLeaf, json_from_signature
 from ortlens.backend.freeze import loader
 from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
 from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
 from ortlens.backend.lowering.exported import keys_of
-from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
+from ortlens.backend.lowering.returned_views import outputs_of
 from ortlens.backend.runtime import processor
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
@@ -106,14 +105,13 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _refuse_dtypes(frozen: Frozen) -> None:
-    for leaf in frozen.arguments.signature.leaves:
+    leaves = frozen.arguments.signature.leaves
+    for leaf in leaves:
         if isinstance(leaf, ConstantLeaf) and not _is_plain(leaf.value):
             raise UsageError(f"{leaf.name} is {leaf.value!r}, which a manifest cannot hold")
-    program = frozen.steps.program
-    inputs = zip(inputs_of(program.graph), program.graph_signature.input_specs, strict=True)
-    nodes = [*outputs_of(program.graph), *(node for node, spec in inputs if spec.kind is InputKind.USER_INPUT)]
-    values = [*(node.meta["val"] for node in nodes if isinstance(node, torch.fx.Node)), *frozen.state.values()]
-    if any(isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 for value in values):
+    returned = [node.meta["val"] for node in outputs_of(frozen.steps.program.graph) if isinstance(node, torch.fx.Node)]
+    dtypes = {str(value.dtype) for value in (*returned, *frozen.state.values()) if isinstance(value, torch.Tensor)}
+    if "torch.bfloat16" in dtypes or any(isinstance(leaf, TensorLeaf) and leaf.dtype == "bfloat16" for leaf in leaves):
         raise UsageError("arguments, results and state must not be bfloat16, which numpy does not have; cast them inside the model")
     verdicts = frozen.graph.plan.verdicts
     if left := [f"{node.name}: {verdict.reason}" for node, verdict in verdicts.items() if verdict.cause == "bfloat16"]:
@@ -132,13 +130,10 @@ def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict
 
 
 def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
-    leaf = itertools.count()
-    sources = [
-        {"leaf": next(leaf)} if spec.kind is InputKind.USER_INPUT else {"state": str(spec.target)}
-        for spec in steps.program.graph_signature.input_specs
-    ]
-    known = dict(zip(steps.graph.outer_input_names(), sources, strict=True))
-    return [{"name": name, **known[name]} for name in names]
+    lowered = steps.graph.lowered
+    leaves = {place: {"leaf": leaf} for leaf, place in enumerate(lowered.arguments)}
+    places = {name: place for place, name in enumerate(steps.graph.outer_input_names())}
+    return [{"name": name, **leaves.get(places[name], {"state": lowered.input_names[places[name]]})} for name in names]
 
 
 def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -147,7 +142,7 @@ def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, A
     Results that are arguments are these, and a tensor that is at several places of the result is one tensor.
     """
     signature_ = steps.program.graph_signature
-    user = [place for place, spec in enumerate(signature_.input_specs) if spec.kind is InputKind.USER_INPUT]
+    user = steps.graph.lowered.arguments
     inputs = {str(spec.arg.name): place for place, spec in enumerate(signature_.input_specs)}
     returned: list[dict[str, Any]] = []
     updates: list[dict[str, Any]] = []
