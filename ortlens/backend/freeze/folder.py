@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
-from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, TensorArgument
 
 from ortlens import model_file
 from ortlens._files import whole_folder
@@ -30,10 +30,10 @@ from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
 
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.backend.freeze.steps import FrozenSteps
+    from ortlens.backend.lowering.entry import LoweredGraph
 
 _MODEL = "model.onnx"
 _INLINE_BYTES = 1 << 20  # ONNX Runtime maps the weights of a second file; those in the model it reads and copies
@@ -78,7 +78,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments, least=1), has_loader=True)
     export_graph(steps.graph, folder / _MODEL, WeightSource(), boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
-    names = [value.name for value in model.graph.input]
+    sources = dict(zip(steps.graph.outer_input_names(), _sources(steps.graph.lowered), strict=True))
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
     returned, updates = _outputs(steps)
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
@@ -96,7 +96,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "guards": guards_as_json(list(dict.fromkeys(guards)), leaves),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
-        "feeds": _feeds(steps, names),
+        "feeds": [{"name": value.name, **sources[value.name]} for value in model.graph.input],
         "returned": returned,
         "updates": updates,
         "layouts": steps.memory.layouts_for_arrays(),
@@ -129,11 +129,10 @@ def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict
     return {"file": name, "dtype": str(array.dtype), "shape": list(array.shape)}
 
 
-def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
-    lowered = steps.graph.lowered
+def _sources(lowered: LoweredGraph) -> list[dict[str, Any]]:
+    """Tell where each input of the graph comes from."""
     leaves = {place: {"leaf": leaf} for leaf, place in enumerate(lowered.arguments)}
-    places = {name: place for place, name in enumerate(steps.graph.outer_input_names())}
-    return [{"name": name, **leaves.get(places[name], {"state": lowered.input_names[places[name]]})} for name in names]
+    return [leaves.get(place, {"state": name}) for place, name in enumerate(lowered.input_names)]
 
 
 def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -141,25 +140,22 @@ def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, A
 
     Results that are arguments are these, and a tensor that is at several places of the result is one tensor.
     """
-    signature_ = steps.program.graph_signature
-    user = steps.graph.lowered.arguments
+    signature_, lowered = steps.program.graph_signature, steps.graph.lowered
+    sources, user = _sources(lowered), lowered.arguments
     inputs = {str(spec.arg.name): place for place, spec in enumerate(signature_.input_specs)}
     returned: list[dict[str, Any]] = []
     updates: list[dict[str, Any]] = []
     first: dict[str, dict[str, Any]] = {}
-    names = steps.graph.lowered.output_names
-    for spec, result, name in zip(signature_.output_specs, steps.results, names, strict=True):
-        if isinstance(spec.arg, ConstantArgument):
+    for spec, result, name in zip(signature_.output_specs, steps.results, lowered.output_names, strict=True):
+        if result.written is not None:
+            updates.append({"output": name, **sources[result.written]})
+        elif isinstance(spec.arg, ConstantArgument):
             returned.append({"constant": spec.arg.value})
-        elif spec.kind is OutputKind.USER_OUTPUT:
+        else:
             owner = result.owner if not result.is_view and result.owner in user else inputs.get(spec.arg.name)
             number = {} if isinstance(spec.arg, TensorArgument) else {"number": True}
-            entry = {"leaf": user.index(owner)} if owner in user else {"output": name, **number}
+            entry = sources[owner] if owner in user else {"output": name, **number}
             returned.append(first.setdefault(spec.arg.name, entry))
-        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-            updates.append({"output": name, "leaf": user.index(inputs[spec.target])})
-        else:
-            updates.append({"output": name, "state": str(spec.target)})
     return returned, updates
 
 
