@@ -185,20 +185,14 @@ class OrtBackend:
         Raises:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
-        started = time.perf_counter_ns()
+        from ortlens import _torch
         from ortlens.backend.lowering.exported import CompiledProgram
         from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
-        decompositions = self.compiler.decompositions()
-        loading_ns = time.perf_counter_ns() - started
-        return CompiledProgram(
-            program,
-            functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, loading_ns=loading_ns),
-            decompositions=decompositions,
-            custom_targets=self.compiler.custom_targets(),
-            on_failure=self.compiler.failure_reporter(recorder),
-            assumptions_of=None if dry_run else MemoryAssumptions,
-        )
+        program = _torch.without_idle_moves(program)
+        decomposed, lowered = self.compiler.lowered_from(program, recorder=recorder)
+        run = self.compiler.compile(lowered, recorder=recorder, dry_run=dry_run, loading_ns=lowered.loading_ns)
+        return CompiledProgram(program, decomposed, run, None if dry_run else MemoryAssumptions)
 
     @property
     def execution_count(self) -> int:

@@ -90,9 +90,9 @@ class GraphCompiler:
         self, program: ExportedProgram, *, recorder: Recorder | None = None, updates_in_place: bool = False
     ) -> tuple[ExportedProgram, LoweredGraph]:
         """Decompose an exported program with the tables of this backend; `updates_in_place` is as for `lower_program`."""
+        started = time.perf_counter_ns()
         from ortlens.backend.lowering.exported import lower_program
 
-        started = time.perf_counter_ns()
         table = self.decompositions()
         loading_ns = time.perf_counter_ns() - started
         report = self.failure_reporter(recorder)

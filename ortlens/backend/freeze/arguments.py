@@ -248,16 +248,18 @@ class Arguments:
 
     def _leaves(self, program: ExportedProgram) -> tuple[Leaf, ...]:
         names = [_leaf_name(self._parameters, path) for path in paths_of(self.spec)]
-        metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
-        specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-        return tuple(_leaf_of(name, spec.arg, metas.get(spec.arg.name)) for name, spec in zip(names, specs, strict=True))
+        return tuple(_leaf_of(name, argument, meta) for name, (argument, meta) in zip(names, _user_inputs(program), strict=True))
 
 
 def size_sources(program: ExportedProgram, leaves: Sequence[str]) -> dict[Any, str]:
     """Map the terms of sizes and numbers that vary to the expressions by which guards read them, with the names of its arguments."""
+    return sources_in((name, meta) for name, (_, meta) in zip(leaves, _user_inputs(program), strict=True))
+
+
+def _user_inputs(program: ExportedProgram) -> list[tuple[Any, Any]]:
     metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
-    user = [metas.get(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    return sources_in(zip(leaves, user, strict=True))
+    specs = program.graph_signature.input_specs
+    return [(spec.arg, metas.get(spec.arg.name)) for spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
 def sources_in(arguments: Iterable[tuple[str, Any]]) -> dict[Any, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import pathlib
 import shutil
@@ -12,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, TensorArgument
 
 from ortlens import model_file
 from ortlens._files import whole_folder
 from ortlens.backend.basis import saved_graph
 from ortlens.backend.deploy import signature
 from ortlens.backend.deploy.export import WeightSource, export_graph
-from ortlens.backend.deploy.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.deploy.signature import ConstantLeaf, TensorLeaf, json_from_signature
 from ortlens.backend.freeze import loader
 from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
 from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
 from ortlens.backend.lowering.exported import keys_of
-from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
+from ortlens.backend.lowering.returned_views import outputs_of
 from ortlens.backend.runtime import processor
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
 
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.backend.freeze.steps import FrozenSteps
+    from ortlens.backend.lowering.entry import LoweredGraph
 
 _MODEL = "model.onnx"
 _INLINE_BYTES = 1 << 20  # ONNX Runtime maps the weights of a second file; those in the model it reads and copies
@@ -79,7 +78,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments, least=1), has_loader=True)
     export_graph(steps.graph, folder / _MODEL, WeightSource(), boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
-    names = [value.name for value in model.graph.input]
+    sources = dict(zip(steps.graph.outer_input_names(), _sources(steps.graph.lowered), strict=True))
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
     returned, updates = _outputs(steps)
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
@@ -97,7 +96,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "guards": guards_as_json(list(dict.fromkeys(guards)), leaves),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
-        "feeds": _feeds(steps, names),
+        "feeds": [{"name": value.name, **sources[value.name]} for value in model.graph.input],
         "returned": returned,
         "updates": updates,
         "layouts": steps.memory.layouts_for_arrays(),
@@ -106,14 +105,13 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _refuse_dtypes(frozen: Frozen) -> None:
-    for leaf in frozen.arguments.signature.leaves:
+    leaves = frozen.arguments.signature.leaves
+    for leaf in leaves:
         if isinstance(leaf, ConstantLeaf) and not _is_plain(leaf.value):
             raise UsageError(f"{leaf.name} is {leaf.value!r}, which a manifest cannot hold")
-    program = frozen.steps.program
-    inputs = zip(inputs_of(program.graph), program.graph_signature.input_specs, strict=True)
-    nodes = [*outputs_of(program.graph), *(node for node, spec in inputs if spec.kind is InputKind.USER_INPUT)]
-    values = [*(node.meta["val"] for node in nodes if isinstance(node, torch.fx.Node)), *frozen.state.values()]
-    if any(isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 for value in values):
+    returned = [node.meta["val"] for node in outputs_of(frozen.steps.program.graph) if isinstance(node, torch.fx.Node)]
+    dtypes = {str(value.dtype) for value in (*returned, *frozen.state.values()) if isinstance(value, torch.Tensor)}
+    if "torch.bfloat16" in dtypes or any(isinstance(leaf, TensorLeaf) and leaf.dtype == "bfloat16" for leaf in leaves):
         raise UsageError("arguments, results and state must not be bfloat16, which numpy does not have; cast them inside the model")
     verdicts = frozen.graph.plan.verdicts
     if left := [f"{node.name}: {verdict.reason}" for node, verdict in verdicts.items() if verdict.cause == "bfloat16"]:
@@ -131,14 +129,10 @@ def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict
     return {"file": name, "dtype": str(array.dtype), "shape": list(array.shape)}
 
 
-def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
-    leaf = itertools.count()
-    sources = [
-        {"leaf": next(leaf)} if spec.kind is InputKind.USER_INPUT else {"state": str(spec.target)}
-        for spec in steps.program.graph_signature.input_specs
-    ]
-    known = dict(zip(steps.graph.outer_input_names(), sources, strict=True))
-    return [{"name": name, **known[name]} for name in names]
+def _sources(lowered: LoweredGraph) -> list[dict[str, Any]]:
+    """Tell where each input of the graph comes from."""
+    leaves = {place: {"leaf": leaf} for leaf, place in enumerate(lowered.arguments)}
+    return [leaves.get(place, {"state": name}) for place, name in enumerate(lowered.input_names)]
 
 
 def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -146,25 +140,22 @@ def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, A
 
     Results that are arguments are these, and a tensor that is at several places of the result is one tensor.
     """
-    signature_ = steps.program.graph_signature
-    user = [place for place, spec in enumerate(signature_.input_specs) if spec.kind is InputKind.USER_INPUT]
+    signature_, lowered = steps.program.graph_signature, steps.graph.lowered
+    sources, user = _sources(lowered), lowered.arguments
     inputs = {str(spec.arg.name): place for place, spec in enumerate(signature_.input_specs)}
     returned: list[dict[str, Any]] = []
     updates: list[dict[str, Any]] = []
     first: dict[str, dict[str, Any]] = {}
-    names = steps.graph.lowered.output_names
-    for spec, result, name in zip(signature_.output_specs, steps.results, names, strict=True):
-        if isinstance(spec.arg, ConstantArgument):
+    for spec, result, name in zip(signature_.output_specs, steps.results, lowered.output_names, strict=True):
+        if result.written is not None:
+            updates.append({"output": name, **sources[result.written]})
+        elif isinstance(spec.arg, ConstantArgument):
             returned.append({"constant": spec.arg.value})
-        elif spec.kind is OutputKind.USER_OUTPUT:
+        else:
             owner = result.owner if not result.is_view and result.owner in user else inputs.get(spec.arg.name)
             number = {} if isinstance(spec.arg, TensorArgument) else {"number": True}
-            entry = {"leaf": user.index(owner)} if owner in user else {"output": name, **number}
+            entry = sources[owner] if owner in user else {"output": name, **number}
             returned.append(first.setdefault(spec.arg.name, entry))
-        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-            updates.append({"output": name, "leaf": user.index(inputs[spec.target])})
-        else:
-            updates.append({"output": name, "state": str(spec.target)})
     return returned, updates
 
 

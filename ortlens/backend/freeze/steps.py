@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument
 
 from ortlens import _torch
 from ortlens.backend.basis.memory_order import is_contiguous, is_dense
@@ -61,7 +61,7 @@ class FrozenSteps:
         self._values = list(values)
         specs = program.graph_signature.input_specs
         written = mutated_inputs(program)
-        self._user = [place for place, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT]
+        self._user = graph.lowered.arguments
         # The buffers that calls change, by name.
         self.state = {
             str(spec.target): value for spec, value in zip(specs, values, strict=True) if value is not None and spec.arg.name in written

@@ -34,26 +34,20 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputK
 class CompiledProgram:
     """An exported program in ONNX Runtime, called like `program.module()`, without gradients; calls change the program's buffers."""
 
-    def __init__(  # noqa: PLR0913 - how the backend lowers, compiles and checks programs
+    def __init__(
         self,
         program: ExportedProgram,
-        compile_graph: Callable[[LoweredGraph], Callable[..., Any]],
-        *,
-        decompositions: Mapping[Any, Callable[..., Any]],
-        custom_targets: frozenset[Any],
-        on_failure: Callable[[str, str, Exception], None] | None = None,
+        decomposed: ExportedProgram,
+        run: Callable[..., Any],
         assumptions_of: Callable[..., Any] | None = None,
     ) -> None:
-        """Decompose and compile, but for `custom_targets`, for which the user has functions.
+        """Take a program, also as `lower_program` decomposed it, and what runs the graph of that.
 
-        `on_failure` reports that the program could not be decomposed and is compiled as it is; None to raise. `assumptions_of` makes the
-        check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
+        `assumptions_of` makes the check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
         """
-        program = _torch.without_idle_moves(program)
         self._in_torch = functools.cache(functools.partial(in_torch, program))
-        self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
-        inputs = self._program.graph_signature.input_specs
-        self._run = compile_graph(lowered)
+        self._program, self._run = decomposed, run
+        inputs = decomposed.graph_signature.input_specs
         self._guards = _torch.exported_guards(self._program)
         self._user_inputs = [place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT]
         self._results = results_of(self._program, inputs_in_results(program))
