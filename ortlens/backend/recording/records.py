@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens import _torch
@@ -157,15 +156,11 @@ def partition_record(graph_id: str, partition_id: str, model_id: str, runner: Pa
 
 def model_record(partition_id: str, model_id: str, path: str, runner: PartitionRunner, data: bytes) -> r.Model:
     """Make the record of a partition's ONNX model; `path` is its place in a saved capture."""
-    graph = runner.model.graph
-    ops = Counter(node.op_type if not node.domain else f"{node.domain}::{node.op_type}" for node in graph.node)
     return r.Model(
         model_id=model_id,
         partition_id=partition_id,
         path=path,
-        opset=next((entry.version for entry in runner.model.opset_import if entry.domain == ""), None),
-        node_count=len(graph.node),
-        ops=tuple(f"{op}:{count}" for op, count in ops.most_common()),
+        **node_provenance.structure_of(runner.model),
         initializer_bytes=embedded_bytes(runner.model),
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
