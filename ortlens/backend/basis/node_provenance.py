@@ -8,7 +8,8 @@ neighbour's and is marked as inferred.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,6 +71,17 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
     """Map the domains of a model's operators to versions; that of ONNX is empty."""
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
+
+
+def operator_name(node: onnx.NodeProto) -> str:
+    """Name an operator with its domain, unless that is ONNX's own: `Conv`, or `com.microsoft::FusedConv`."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def structure_of(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return the fields of the record of a model that follow from its nodes."""
+    ops = Counter(map(operator_name, model.graph.node)).most_common()
+    return {"opset": opsets_of(model).get(""), "node_count": len(model.graph.node), "ops": tuple(f"{op}:{count}" for op, count in ops)}
 
 
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:

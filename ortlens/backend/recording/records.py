@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -169,15 +168,11 @@ def partition_record(identity: Identity, runner: PartitionRunner) -> r.Partition
 
 def model_record(identity: Identity, path: str, runner: PartitionRunner, data: bytes) -> r.Model:
     """Make the record of a partition's ONNX model; `path` is its place in a saved capture."""
-    graph = runner.model.graph
-    ops = Counter(node.op_type if not node.domain else f"{node.domain}::{node.op_type}" for node in graph.node)
     return r.Model(
         model_id=identity.model_id,
         partition_id=identity.partition_id,
         path=path,
-        opset=next((entry.version for entry in runner.model.opset_import if entry.domain == ""), None),
-        node_count=len(graph.node),
-        ops=tuple(f"{op}:{count}" for op, count in ops.most_common()),
+        **node_provenance.structure_of(runner.model),
         initializer_bytes=embedded_bytes(runner.model),
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),

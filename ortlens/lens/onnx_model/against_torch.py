@@ -13,7 +13,7 @@ from ortlens import _ort, _torch
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
-from ortlens.lens.onnx_model.signature import Input
+from ortlens.lens.onnx_model.signature import BY_BITS, Input
 from ortlens.lens.verify.bisect import difference_words
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, judge
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 
 _NAMED = 3  # outputs that a finding names
 _CALLS_WITH_RANDOM_NUMBERS = 8  # more where random numbers are drawn: a mask of few elements may come twice
-_BY_BITS = {
-    "bfloat16": "bfloat16",
-    "float8e4m3fn": "float8_e4m3fn",
-    "float8e4m3fnuz": "float8_e4m3fnuz",
-    "float8e5m2": "float8_e5m2",
-    "float8e5m2fnuz": "float8_e5m2fnuz",
-    "float8e8m0": "float8_e8m0fnu",
-}
-"""Dtypes of torch by the element types that numpy passes as unsigned integers."""
 
 
 def verify(  # noqa: PLR0913, PLR0917 - one call site
@@ -105,7 +96,7 @@ def _outputs(session: onnxruntime.InferenceSession, values: Mapping[str, Any]) -
 
 
 def _as_tensor(value: Any, element: str) -> torch.Tensor | Missing:
-    dtype = getattr(torch, _BY_BITS.get(element, ""), None)
+    dtype = getattr(torch, BY_BITS.get(element, ""), None)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         made = torch.from_numpy(value.astype(value.dtype.name))  # a copy; of two types of the same bits, torch knows the one of this name
         return made if dtype is None else made.view(dtype)

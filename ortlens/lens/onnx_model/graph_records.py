@@ -6,16 +6,15 @@ import ast
 import copy
 import math
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
 from ortlens import _ort
 from ortlens.analysis.problems.catalogue import refusal_words
-from ortlens.backend.basis.node_provenance import graphs_of, iter_nodes, opsets_of, subgraphs_of
-from ortlens.lens.onnx_model.source import bits_of, operator, opset_of
+from ortlens.backend.basis.node_provenance import graphs_of, iter_nodes, operator_name, opsets_of, structure_of, subgraphs_of
+from ortlens.lens.profiling.kernel_records import bits_of
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -41,9 +40,9 @@ def records_of(
     """Make the records of a model; without a structure, `named`, there are no nodes. Sizes of a call stand for symbolic ones."""
     if named is None:
         return _unknown(source, inputs)
-    symbolic = values_of(named)
-    actual = values_of(named, sizes).by_name if sizes else symbolic.by_name
-    nodes = list(_nodes(named, symbolic.by_name, actual))
+    symbolic, problem = values_of(named)
+    actual = values_of(named, sizes)[0] if sizes else symbolic
+    nodes = list(_nodes(named, symbolic, actual))
     constants = [tensor.name for tensor in named.graph.initializer]
     names = [*(each.name for each in inputs), *constants]
     graph = _graph(
@@ -57,8 +56,8 @@ def records_of(
     )
     found: list[r.Record] = [graph, *nodes]
     found += [_partition(source, inputs, named, nodes, actual), _model(source, named)]
-    if symbolic.problem:
-        found.append(_not_inferred(source, symbolic.problem))
+    if problem:
+        found.append(_not_inferred(source, problem))
     return found
 
 
@@ -92,14 +91,11 @@ def _partition(
 
 
 def _model(source: ModelSource, named: onnx.ModelProto) -> r.Model:
-    ops = Counter(operator(node) for node in named.graph.node)
     return r.Model(
         model_id=MODEL,
         partition_id=PARTITION,
         path=MODEL_FILE,
-        opset=opset_of(named),
-        node_count=len(named.graph.node),
-        ops=tuple(f"{op}:{count}" for op, count in ops.most_common()),
+        **structure_of(named),
         initializer_bytes=source.constant_bytes,
         size_bytes=named.ByteSize(),
         sha256=source.digest,
@@ -119,7 +115,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
         yield r.Node(
             graph_id=GRAPH,
             node=node.name,
-            target=operator(node),
+            target=operator_name(node),
             module=_module(node),
             module_type=classes[-2].rpartition(".")[2] if len(classes) > 1 else None,
             file=file,
@@ -230,7 +226,7 @@ def record_kernel_placement(recorder: Recorder, session: onnxruntime.InferenceSe
 def _amend(recorder: Recorder, assigned: Mapping[str, str], preferred: str, structure: onnx.ModelProto) -> None:
     """Record the provider of nodes, and why those elsewhere are not on the preferred one."""
     strayed = any(provider != preferred for provider in assigned.values())
-    values = values_of(structure).by_name if strayed else {}
+    values = values_of(structure)[0] if strayed else {}
     by_name = {node.name: node for node in iter_nodes(structure.graph)}
     opsets = opsets_of(structure)
     for name, provider in assigned.items():
@@ -277,16 +273,11 @@ def elements(shape: Shape | None) -> int | None:
     return count if 0 <= count < _MOST_ELEMENTS else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
-    """The values of a model."""
+def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | None = None) -> tuple[dict[str, Value], str]:
+    """Infer types and shapes by value, with the sizes of a call for symbolic ones; and say why inference failed, if it did.
 
-    by_name: Mapping[str, Value] = field(default_factory=dict)  # with those in bodies; outer ones come first where names are equal
-    problem: str = ""  # why inference failed; empty when it did not
-
-
-def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | None = None) -> Values:
-    """Infer types and shapes, with the sizes of a call for symbolic ones; operators that ONNX does not define have none."""
+    Operators that ONNX does not define have none. Values in bodies are there too; outer ones come first where names are equal.
+    """
     given = structure if sizes is None else _with_sizes(structure, sizes)
     problem = ""
     try:
@@ -300,7 +291,7 @@ def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | N
         for info in (*graph.input, *graph.output, *graph.value_info):
             if (value := _from_type(info.type)) is not None:
                 found.setdefault(info.name, value)
-    return Values(by_name=found, problem=problem)
+    return found, problem
 
 
 def _with_sizes(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from ortlens.backend.basis.node_provenance import iter_nodes
+from ortlens.backend.basis.node_provenance import iter_nodes, operator_name, opsets_of
 from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.backend.runtime.optimizers import breaking
 from ortlens.errors import SessionError, UsageError
-from ortlens.lens.onnx_model.signature import described
-from ortlens.lens.onnx_model.source import operator, opset_of
+from ortlens.lens.onnx_model.signature import BY_BITS, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +29,6 @@ FATAL = 4  # ONNX Runtime's severity "fatal": errors are raised with their reaso
 ACCEPTED = ("preferred_execution_providers", "default_execution_providers", "infer_execution_providers", "ort_session_options")
 """Options that apply to an ONNX model; others are refused."""
 _LIMIT = 600
-_BITS_ONLY = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
-"""Element types that numpy passes as unsigned integers of the same width."""
 _WITHOUT_ARRAY = frozenset(
     f"tensor({name})" for name in ("bfloat16", "int4", "uint4", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
 )
@@ -124,7 +121,7 @@ def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason eac
             f'options={{"ort_session_options": options}}). ({said})'
         )
     if _OPSET.search(text):
-        opset = "unknown" if structure is None else opset_of(structure)
+        opset = "unknown" if structure is None else opsets_of(structure).get("")
         return f"it uses operator set {opset}, which is newer than this ONNX Runtime. Upgrade onnxruntime. ({said})"
     if "external" in text.lower() or "weights.bin" in text or "model_path must not be empty" in text:
         where = f"beside {source.path}" if source.path is not None else "and the model was given without a path, so they cannot be found"
@@ -140,7 +137,7 @@ def _unknown_operators(structure: onnx.ModelProto) -> list[str]:
     own = {(function.domain, function.name) for function in structure.functions}
     nodes = (*iter_nodes(structure.graph), *(node for function in structure.functions for node in function.node))
     strange = (node for node in nodes if node.domain == _EXTENSIONS or (node.domain and not node.domain.startswith(_OWN_DOMAINS)))
-    return sorted({operator(node) for node in strange if (node.domain, node.op_type) not in own})
+    return sorted({operator_name(node) for node in strange if (node.domain, node.op_type) not in own})
 
 
 def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int, bool, str]:
@@ -157,7 +154,7 @@ def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int
 def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:
     """Return a function that runs a session on given values; it alone is timed, so what can be done once is done here."""
     outputs = session.get_outputs()
-    if not any(each.element in _BITS_ONLY for each in inputs) and not any(value.type in _WITHOUT_ARRAY for value in outputs):
+    if not any(each.element in BY_BITS for each in inputs) and not any(value.type in _WITHOUT_ARRAY for value in outputs):
         return functools.partial(onnxruntime.InferenceSession.run, session, None, feed)  # a watched session's own would record it
     values = {each.name: _value(each, feed[each.name]) for each in inputs}
     names = [value.name for value in outputs]
@@ -180,7 +177,7 @@ def _value(of: Input, value: Any) -> onnxruntime.OrtValue:
 
     if isinstance(value, onnxruntime.OrtValue):
         return value
-    if of.element in _BITS_ONLY:
+    if of.element in BY_BITS:
         element = onnx.TensorProto.DataType.Value(of.element.upper())
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(value, element)
     return onnxruntime.OrtValue.ortvalue_from_numpy(value)

@@ -30,6 +30,16 @@ _NUMPY = {
 _SHORT = {"float": "f32", "double": "f64", "float16": "f16", "bfloat16": "bf16", "string": "str"} | {
     f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (4, 8, 16, 32, 64)
 }
+BY_BITS = {
+    "bfloat16": "bfloat16",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+}
+"""Element types that numpy passes as unsigned integers of the same width, and what torch calls them."""
+
 _TENSOR = re.compile(r"(?P<wrap>(?:\w+\()*)tensor\((?P<element>\w+)\)+")
 _PLUS = re.compile(r"\s*\+\s*")
 _SEQUENCE_LENGTH = 2

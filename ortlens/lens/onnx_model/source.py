@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import math
 import os
 import tempfile
 import weakref
@@ -17,7 +16,7 @@ import onnx
 
 from ortlens.backend.basis.node_provenance import graphs_of, iter_nodes, subgraphs_of
 from ortlens.errors import UsageError
-from ortlens.lens.profiling.kernel_records import LARGE, leave_out
+from ortlens.lens.profiling.kernel_records import LARGE, leave_out, size_of
 from ortlens.model_file import read_model, refuse_unsafe
 
 if TYPE_CHECKING:
@@ -189,24 +188,6 @@ def _constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 yield from attribute.tensors
 
 
-def size_of(tensor: onnx.TensorProto) -> int:
-    """Compute the bytes of a constant from its type and dimensions, with or without its data; of text, those of its characters."""
-    if tensor.data_type == onnx.TensorProto.STRING:
-        return sum(len(text) for text in tensor.string_data)
-    count: int = math.prod(tensor.dims)
-    return math.ceil(count * bits_of(tensor.data_type) / 8)
-
-
-def bits_of(element_type: int) -> int:
-    """Return the bits of one element; 0 for text and unknown types."""
-    name = onnx.TensorProto.DataType.Name(element_type) if element_type in onnx.TensorProto.DataType.values() else ""
-    known = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}
-    try:
-        return known[name] if name in known else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
-    except (KeyError, TypeError, ValueError):
-        return 0
-
-
 def with_names(structure: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model with a name for each node: `Add_3` as in a profile, by operator and place among those that are no `Constant`."""
     made = copy.deepcopy(structure)
@@ -230,13 +211,3 @@ def _name_all(graph: onnx.GraphProto, taken: set[str], given: set[str]) -> None:
     for node in graph.node:
         for _, body in subgraphs_of(node):
             _name_all(body, taken, given)
-
-
-def opset_of(structure: onnx.ModelProto) -> int | None:
-    """Return the version of the default operator set of a model; None if it names none."""
-    return next((entry.version for entry in structure.opset_import if entry.domain in ("", "ai.onnx")), None)
-
-
-def operator(node: Any) -> str:
-    """Name an operator with its domain, unless that is ONNX's own: `Conv`, or `com.microsoft::FusedConv`."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"

@@ -326,7 +326,7 @@ def _note_launch_times(recorder: Recorder, session_id: str, missing: str) -> Non
 def _with_packed_weights(kernels: Sequence[profiles.ProfiledKernel], model: onnx.ModelProto | None) -> list[profiles.ProfiledKernel]:
     """Count the weights that kernels packed when they were created, in the model's size: the profile does not list them as read."""
     nodes = {} if model is None else {node.name: node for node in model.graph.node if node.name}
-    sizes = {} if model is None else {tensor.name: _bytes_of(tensor) for tensor in model.graph.initializer}
+    sizes = {} if model is None else {tensor.name: size_of(tensor) for tensor in model.graph.initializer}
     found = []
     for kernel in kernels:
         if kernel.bytes is not None and kernel.name in nodes and kernel.op_type not in profiles.LOOKUPS:
@@ -337,13 +337,26 @@ def _with_packed_weights(kernels: Sequence[profiles.ProfiledKernel], model: onnx
     return found
 
 
-def _bytes_of(tensor: onnx.TensorProto) -> int:
+def size_of(tensor: onnx.TensorProto) -> int:
+    """Compute the bytes of a constant from its type and dimensions, with or without its data; of text, those of its characters."""
     import onnx
 
     if tensor.data_type == onnx.TensorProto.STRING:
+        return sum(len(text) for text in tensor.string_data)
+    count: int = math.prod(tensor.dims)
+    return math.ceil(count * bits_of(tensor.data_type) / 8)
+
+
+def bits_of(element_type: int) -> int:
+    """Return the bits of one element; 0 for text and unknown types."""
+    import onnx
+
+    name = onnx.TensorProto.DataType.Name(element_type) if element_type in onnx.TensorProto.DataType.values() else ""
+    known = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}
+    try:
+        return known[name] if name in known else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
+    except (KeyError, TypeError, ValueError):
         return 0
-    size: int = math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return size
 
 
 def _scaled(profiled_ns: float | None, kernel: profiles.ProfiledKernel, own_ns: int) -> int | None:
