@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._process import heap_bytes, resident_bytes
-from ortlens.backend.runtime.optimizers import breaking
 from ortlens.errors import UsageError
+from ortlens.lens.observing.optimizers import breaking
 from ortlens.studies.child import stage
 
 if TYPE_CHECKING:

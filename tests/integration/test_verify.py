@@ -14,7 +14,7 @@ from onnxscript import opset18
 
 import ortlens
 from ortlens.backend.runtime import rewrites
-from ortlens.backend.runtime.optimizers import OPTIMIZERS
+from ortlens.lens.observing.optimizers import OPTIMIZERS
 from ortlens.lens.verify import inner_values
 from tests.faults.register import faults_of
 from tests.integration.marked_lines import line_of

@@ -43,9 +43,6 @@ _NEVER_RAISE = frozenset(
         *("zeros_like", "linalg_vector_norm"),
     )
 ) | {"prims::convert_element_type", "prims::iota"}
-_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "_batch_norm_impl_index", "instance_norm")
-UNSAID_WRITES: dict[Any, tuple[str, ...]] = {getattr(_aten, name).default: ("running_mean", "running_var") for name in _NORMS}
-"""Arguments that an operator writes to although its schema does not say so (torch 2.13, `native_functions.yaml`)."""
 _DIVIDE = frozenset({"div", "divide", "floor_divide", "fmod", "pow", "remainder", "true_divide"})
 """Element by element, but of integers some may raise."""
 

@@ -15,10 +15,10 @@ from ortlens import _torch
 from ortlens.backend.basis.error_text import LOWERED_WITHOUT
 from ortlens.backend.basis.memory_order import last_place, needs_restride
 from ortlens.backend.basis.provenance import count_ops, user_line
-from ortlens.backend.lowering.checks import UNSAID_WRITES
 from ortlens.backend.lowering.entry import LoweredGraph, unique_names, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
+from ortlens.backend.operators.facts import UNSAID_WRITES
 from ortlens.backend.operators.long_sums import for_all_sizes
 from ortlens.errors import UsageError
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 _ADDITIONS = (_aten.add.Tensor, _aten.add.Scalar)
 _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
+_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "_batch_norm_impl_index", "instance_norm")
+UNSAID_WRITES: dict[Any, tuple[str, ...]] = {getattr(_aten, name).default: ("running_mean", "running_var") for name in _NORMS}
+"""Arguments that an operator writes to although its schema does not say so (torch 2.13, `native_functions.yaml`)."""
 STAYS: Any = NotImplemented
 """A decomposition returns it to leave the operator as it is."""
 

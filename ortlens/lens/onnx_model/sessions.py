@@ -11,8 +11,8 @@ import onnxruntime
 
 from ortlens.backend.basis.node_provenance import iter_nodes, operator_name, opsets_of
 from ortlens.backend.basis.options import OrtBackendOptions
-from ortlens.backend.runtime.optimizers import breaking
 from ortlens.errors import SessionError, UsageError
+from ortlens.lens.observing.optimizers import breaking
 from ortlens.lens.onnx_model.signature import BY_BITS, described
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import onnxruntime
 
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import provenance
-from ortlens.backend.runtime.optimizers import OPTIMIZERS, narrowed
+from ortlens.lens.observing.optimizers import OPTIMIZERS, narrowed
 from ortlens.lens.verify.compare_values import ValueVerdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ortlens import _torch
 from ortlens._torch.dispatch_mode import TorchDispatchMode
-from ortlens.backend.lowering.checks import UNSAID_WRITES
+from ortlens.backend.operators.facts import UNSAID_WRITES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
