@@ -90,15 +90,15 @@ class GraphCompiler:
         self, program: ExportedProgram, *, recorder: Recorder | None = None, updates_in_place: bool = False
     ) -> tuple[ExportedProgram, LoweredGraph]:
         """Decompose an exported program with the tables of this backend; `updates_in_place` is as for `lower_program`."""
-        started = time.perf_counter_ns()
-        from ortlens.backend.lowering.exported import lower_program
+        with gc_paused():
+            started = time.perf_counter_ns()
+            from ortlens.backend.lowering.exported import lower_program
 
-        table = self.decompositions()
-        loading_ns = time.perf_counter_ns() - started
-        report = self.failure_reporter(recorder)
-        decomposed, lowered = lower_program(
-            program, decompositions=table, custom_targets=self.custom_targets(), on_failure=report, updates_in_place=updates_in_place
-        )
+            table, users, report = self.decompositions(), self.custom_targets(), self.failure_reporter(recorder)
+            loading_ns = time.perf_counter_ns() - started
+            decomposed, lowered = lower_program(
+                program, decompositions=table, custom_targets=users, on_failure=report, updates_in_place=updates_in_place
+            )
         return decomposed, replace(lowered, loading_ns=loading_ns)
 
     def compile(

@@ -9,8 +9,9 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.deploy.export import WeightSource, export_graph, takes_numbers
-from ortlens.backend.freeze.arguments import Untraceable, parameter_names, program_of
+from ortlens.backend.freeze.arguments import parameter_names
 from ortlens.backend.freeze.exporting import boundary_of_graph, export_program
+from ortlens.backend.freeze.tracing import Untraceable, program_of
 from ortlens.errors import UsageError
 from ortlens.lens.stand_ins import fake, fake_weights
 from ortlens.lens.verify.call_state import CallState, Reachable, module_behind

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.backend.freeze.arguments import Untraceable, named_arguments, parameters_source, program_of, refuse_arguments, refuse_weights
+from ortlens.backend.freeze.arguments import named_arguments, parameters_source, refuse_arguments, refuse_weights
 from ortlens.backend.freeze.frozen import frozen_from, lowered_for
+from ortlens.backend.freeze.tracing import Untraceable, program_of
 from ortlens.errors import UsageError
 from ortlens.lens.verify.call_state import CallState
 from ortlens.units import counted

@@ -21,8 +21,8 @@ from torch.utils import _pytree
 import ortlens
 from ortlens import _torch
 from ortlens.backend.api import OrtBackend
-from ortlens.backend.freeze.arguments import program_of
 from ortlens.backend.freeze.frozen import lowered_for
+from ortlens.backend.freeze.tracing import program_of
 from ortlens.errors import UsageError
 from ortlens.lens.freezing import call_text, refusal_of
 from tests.threads import in_threads

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import re
-import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 
 from ortlens import _torch
-from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code
 from ortlens.backend.deploy.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
-from ortlens.backend.freeze.questions import LayoutQuestions, is_asked_by_model
 from ortlens.backend.lowering.exported import paths_of, state_value
 from ortlens.errors import UsageError
 
@@ -25,134 +21,11 @@ if TYPE_CHECKING:
     from ortlens.backend.deploy.signature import Leaf
 
 
-class Untraceable(Exception):  # noqa: N818 - a verdict on the target; its cause says why
-    """A target is no single graph, or PyTorch cannot trace it."""
-
-
-def program_of(  # noqa: PLR0913 - a call, and how it is traced
-    target: Callable[..., Any] | ExportedProgram,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    dynamic_shapes: Any,
-    *,
-    strict: bool = False,
-    on_result: Callable[[Any], None] | None = None,
-) -> tuple[ExportedProgram, frozenset[str]]:
-    """Trace a target once, without gradients; an exported program is returned as it is.
-
-    The program shares parameters and buffers with the target. With it comes what the target's code asked about the layout of tensors.
-    `dynamic_shapes` is as for `torch.export.export`, or True for all sizes that PyTorch can leave open, None for fixed sizes, or a
-    function of the keys that lead to a leaf of the arguments, and the leaf, that returns what may vary in it. `on_result` gets what the
-    target returns, before it is taken apart.
-    """
-    if isinstance(target, torch.export.ExportedProgram):
-        if args or kwargs or dynamic_shapes is not None:
-            raise UsageError("an exported program is frozen as it was traced: leave out arguments and dynamic_shapes")
-        return target, frozenset()
-    from ortlens.backend.operators.registry import results_known
-
-    if not callable(target):
-        raise UsageError(f"freeze() takes a function, a module or an exported program, not {type(target).__name__}")
-    module = target if isinstance(target, torch.nn.Module) else _module_of(target)
-    args, named = _apart((args, _in_order(module.forward, kwargs)))
-    shapes: Any = _all_sizes if dynamic_shapes is True else dynamic_shapes
-    questions, known, forward = LayoutQuestions(), results_known(), _torch.keywords_named(module, named)
-    hook = None if on_result is None else module.register_forward_hook(lambda _module, _args, result: on_result(result))
-    try:
-        # What torch imports when a trace with `cond` fails for the first time draws random numbers.
-        with (
-            torch.random.fork_rng(devices=()),
-            _torch.unprinted(),
-            torch.no_grad(),
-            _torch.unchecked_distributions(),
-            questions,
-            known,
-            forward,
-            _torch.sizes_compared(is_asked_by_model) as compared,
-        ):
-            if callable(shapes):
-                chosen = [shapes(path, leaf) for path, leaf in _torch.named_leaves((args, named))]
-                shapes = _torch.shapes_over(module, args, named, chosen) if any(chosen) else None
-            program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
-    except Exception as error:
-        said = str(error).strip().split("\n")[0]
-        if (wanted := _NARROWER.search(str(error))) is not None:  # what a trace found about sizes that were to have any value
-            lines = (line.strip() for line in wanted["lines"].splitlines())
-            said = f"{said.partition('!')[0]}; it can be traced with {', '.join(lines)}"
-        if (unknown := _UNKNOWN_TYPE.match(said)) is not None:
-            name = unknown["name"].rpartition(".")[2]
-            said = (
-                f"the target returns an object of the class {name}, which torch.export cannot take apart: register it with "
-                f"torch.export.register_dataclass({name}) if it is a dataclass, or return a tuple or a dict"
-            )
-        raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {said}") from error
-    finally:
-        if hook is not None:
-            hook.remove()
-    if compared:
-        sources = size_sources(program, [name for name, _ in named_arguments(module.forward, args, named)])
-        guards = _torch.unnoted_guards(compared, sources, program.range_constraints)
-        program = _torch.with_guards(program, list(dict.fromkeys((*_torch.guard_texts(program), *guards)))) if guards else program
-    return program, frozenset(questions.asked)
-
-
-_NARROWER = re.compile(r"Suggested fixes:\n(?P<lines>(?:[ \t]+\S.*\n?)+)")  # of torch/fx/experimental/symbolic_shapes.py
-_UNKNOWN_TYPE = re.compile(
-    r"Found <class '(?P<name>[^']+)'> in output, which is not a known type"
-)  # of torch/_functorch/_aot_autograd/utils.py
-
-
-def _apart(tree: Any) -> Any:
-    """Give tensors among examples that share memory memory of their own: tracing takes them for separate ones, and so do calls."""
-    storages: set[int] = set()
-
-    def own(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or _torch.is_fake(leaf):
-            return leaf
-        known, address = len(storages), leaf.untyped_storage().data_ptr()
-        storages.add(address)
-        return leaf.detach().clone() if address and len(storages) == known else leaf
-
-    leaves, spec = _torch.flatten(tree)
-    return _torch.unflatten([own(leaf) for leaf in leaves], spec)
-
-
-def _place_of(error: Exception) -> str:
-    """Find the line of the model at which a trace stopped; empty where PyTorch did not run its code."""
-    frames = [StackFrame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
-    found = innermost([frame for frame in frames if is_model_code(frame) and not frame.file.startswith("<")])
-    return "" if found is None else f" at {found.file}:{found.line}"
-
-
-def _module_of(function: Callable[..., Any]) -> torch.nn.Module:
-    """Wrap a function in a module with its signature; that of a method has the weights of the method's module, under their names."""
-    made = torch.nn.Module()
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, torch.nn.Module):
-        vars(made).update({name: vars(owner)[name] for name in _OF_WEIGHTS})
-    made.forward = function if _parameters_of(function) else lambda *args, **kwargs: function(*args, **kwargs)  # noqa: PLW0108 - builtins have no signature
-    return made
-
-
-_OF_WEIGHTS = ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "training")
-"""Attributes of a module that hold its weights, of which the first four are shared with what else holds them."""
-
-
 def parameters_source(target: Callable[..., Any] | ExportedProgram) -> Callable[..., Any] | None:
     """Return the function whose signature a target has; None for an exported program."""
     if isinstance(target, torch.export.ExportedProgram):
         return None
     return target.forward if isinstance(target, torch.nn.Module) else target
-
-
-def _in_order(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Order named arguments as the function defines them."""
-    names = [name for name in _parameters_of(function) if name in kwargs]
-    return {name: kwargs[name] for name in (*names, *kwargs)}
-
-
-def _all_sizes(_path: tuple[Any, ...], leaf: Any) -> Any:
-    return dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO) if isinstance(leaf, torch.Tensor) else None
 
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -170,7 +43,7 @@ class Arguments:
         self._guards = _torch.exported_guards(program)
         self.guard_texts = _torch.guard_texts(program)  # what tracing found about sizes, as Python expressions over `L['name'].size()[0]`
         self.traced = traced
-        self._parameters = _parameters_of(traced)
+        self._parameters = parameters_of(traced)
         self.signature = Signature(self._leaves(program), limits_of(program.range_constraints))  # the leaves
 
     def plain_signature(self) -> inspect.Signature | None:
@@ -301,7 +174,7 @@ _STAR, _STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 def named_arguments(traced: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Pair the leaves of arguments with the names that messages use, as `("parts['pair'][0]", tensor)`."""
-    parameters = _parameters_of(traced)
+    parameters = parameters_of(traced)
     return [(_leaf_name(parameters, path), leaf) for path, leaf in _torch.named_leaves((args, dict(kwargs)))]
 
 
@@ -319,10 +192,11 @@ def _leaf_name(parameters: Mapping[str, inspect.Parameter], path: tuple[Any, ...
 
 def parameter_names(target: Any) -> tuple[str, ...]:
     """List the parameters of a function or module; none if they are not known."""
-    return tuple(_parameters_of(parameters_source(target))) if callable(target) else ()
+    return tuple(parameters_of(parameters_source(target))) if callable(target) else ()
 
 
-def _parameters_of(function: Callable[..., Any] | None) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function: Callable[..., Any] | None) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function; none if they are not known."""
     try:
         return {} if function is None else inspect.signature(function).parameters
     except (TypeError, ValueError):  # builtins have no signature

@@ -239,7 +239,7 @@ def lowered_for(program: ExportedProgram, backend: OrtBackend, *, source: Any, t
     """Lower a program, with its guards renamed, for a frozen callable; raise `UsageError` where it cannot be one."""
     refuse_constants(source, program)
     _refuse_old_values(source, program)
-    decomposed, lowered = _lowered(program, backend)
+    decomposed, lowered = backend.compiler.lowered_from(program, updates_in_place=True)
     arguments = Arguments(decomposed, traced)  # to decompose a program may add guards
     sources = size_sources(program, [leaf.name for leaf in arguments.signature.leaves])
     if squeezed := squeezed_sizes(program, sources, of_all=False):
@@ -250,15 +250,11 @@ def lowered_for(program: ExportedProgram, backend: OrtBackend, *, source: Any, t
 
 def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable[..., Any]:
     """Compile a frozen callable's program once more, through sessions that a lens records; its state is that of the source."""
-    parts = LoweredProgram(frozen.program, *_lowered(frozen.program, backend, recorder), frozen.arguments)
+    decomposed, lowered = backend.compiler.lowered_from(frozen.program, recorder=recorder, updates_in_place=True)
+    parts = LoweredProgram(frozen.program, decomposed, lowered, frozen.arguments)
     steps = _steps_of(parts, backend, recorder=recorder, asked=frozen.steps.memory.asked)
     call = steps.function(frozen.arguments, frozen.call_with_rearranged_args)
     return lambda *args, **kwargs: call(frozen, *args, **kwargs)
-
-
-def _lowered(program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None = None) -> tuple[ExportedProgram, LoweredGraph]:
-    with gc_paused():
-        return backend.compiler.lowered_from(program, recorder=recorder, updates_in_place=True)
 
 
 def _steps_of(parts: LoweredProgram, backend: OrtBackend, *, recorder: Recorder | None, asked: Collection[str]) -> FrozenSteps:

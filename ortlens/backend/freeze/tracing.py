@@ -1,0 +1,175 @@
+"""From a function or module to an exported program, and what its code asks meanwhile, of which a trace has only one of the answers."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.overrides
+
+from ortlens import _torch
+from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code
+from ortlens.backend.freeze.arguments import named_arguments, parameters_of, size_sources
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch.export import ExportedProgram
+
+
+class Untraceable(Exception):  # noqa: N818 - a verdict on the target; its cause says why
+    """A target is no single graph, or PyTorch cannot trace it."""
+
+
+def program_of(  # noqa: PLR0913 - a call, and how it is traced
+    target: Callable[..., Any] | ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: Any,
+    *,
+    strict: bool = False,
+    on_result: Callable[[Any], None] | None = None,
+) -> tuple[ExportedProgram, frozenset[str]]:
+    """Trace a target once, without gradients; an exported program is returned as it is.
+
+    The program shares parameters and buffers with the target. With it comes what the target's code asked about the layout of tensors.
+    `dynamic_shapes` is as for `torch.export.export`, or True for all sizes that PyTorch can leave open, None for fixed sizes, or a
+    function of the keys that lead to a leaf of the arguments, and the leaf, that returns what may vary in it. `on_result` gets what the
+    target returns, before it is taken apart.
+    """
+    if isinstance(target, torch.export.ExportedProgram):
+        if args or kwargs or dynamic_shapes is not None:
+            raise UsageError("an exported program is frozen as it was traced: leave out arguments and dynamic_shapes")
+        return target, frozenset()
+    from ortlens.backend.operators.registry import results_known
+
+    if not callable(target):
+        raise UsageError(f"freeze() takes a function, a module or an exported program, not {type(target).__name__}")
+    module = target if isinstance(target, torch.nn.Module) else _module_of(target)
+    args, named = _apart((args, _in_order(module.forward, kwargs)))
+    shapes: Any = _all_sizes if dynamic_shapes is True else dynamic_shapes
+    questions, known, forward = LayoutQuestions(), results_known(), _torch.keywords_named(module, named)
+    hook = contextlib.nullcontext() if on_result is None else module.register_forward_hook(lambda _module, _args, made: on_result(made))
+    try:
+        # What torch imports when a trace with `cond` fails for the first time draws random numbers.
+        with (
+            torch.random.fork_rng(devices=()),
+            _torch.unprinted(),
+            torch.no_grad(),
+            _torch.unchecked_distributions(),
+            questions,
+            known,
+            forward,
+            hook,
+            _torch.sizes_compared(is_asked_by_model) as compared,
+        ):
+            if callable(shapes):
+                chosen = [shapes(path, leaf) for path, leaf in _torch.named_leaves((args, named))]
+                shapes = _torch.shapes_over(module, args, named, chosen) if any(chosen) else None
+            program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
+    except Exception as error:
+        said = str(error).strip().split("\n")[0]
+        if (wanted := _NARROWER.search(str(error))) is not None:  # what a trace found about sizes that were to have any value
+            lines = (line.strip() for line in wanted["lines"].splitlines())
+            said = f"{said.partition('!')[0]}; it can be traced with {', '.join(lines)}"
+        if (unknown := _UNKNOWN_TYPE.match(said)) is not None:
+            name = unknown["name"].rpartition(".")[2]
+            said = (
+                f"the target returns an object of the class {name}, which torch.export cannot take apart: register it with "
+                f"torch.export.register_dataclass({name}) if it is a dataclass, or return a tuple or a dict"
+            )
+        raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {said}") from error
+    if compared:
+        sources = size_sources(program, [name for name, _ in named_arguments(module.forward, args, named)])
+        guards = _torch.unnoted_guards(compared, sources, program.range_constraints)
+        program = _torch.with_guards(program, list(dict.fromkeys((*_torch.guard_texts(program), *guards)))) if guards else program
+    return program, frozenset(questions.asked)
+
+
+_NARROWER = re.compile(r"Suggested fixes:\n(?P<lines>(?:[ \t]+\S.*\n?)+)")  # of torch/fx/experimental/symbolic_shapes.py
+_UNKNOWN_TYPE = re.compile(
+    r"Found <class '(?P<name>[^']+)'> in output, which is not a known type"
+)  # of torch/_functorch/_aot_autograd/utils.py
+
+
+def _apart(tree: Any) -> Any:
+    """Give tensors among examples that share memory memory of their own: tracing takes them for separate ones, and so do calls."""
+    storages: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or _torch.is_fake(leaf):
+            return leaf
+        known, address = len(storages), leaf.untyped_storage().data_ptr()
+        storages.add(address)
+        return leaf.detach().clone() if address and len(storages) == known else leaf
+
+    leaves, spec = _torch.flatten(tree)
+    return _torch.unflatten([own(leaf) for leaf in leaves], spec)
+
+
+def _place_of(error: Exception) -> str:
+    """Find the line of the model at which a trace stopped; empty where PyTorch did not run its code."""
+    frames = [StackFrame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    found = innermost([frame for frame in frames if is_model_code(frame) and not frame.file.startswith("<")])
+    return "" if found is None else f" at {found.file}:{found.line}"
+
+
+def _module_of(function: Callable[..., Any]) -> torch.nn.Module:
+    """Wrap a function in a module with its signature; that of a method has the weights of the method's module, under their names."""
+    made = torch.nn.Module()
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        vars(made).update({name: vars(owner)[name] for name in _OF_WEIGHTS})
+    made.forward = function if parameters_of(function) else lambda *args, **kwargs: function(*args, **kwargs)  # noqa: PLW0108 - builtins have no signature
+    return made
+
+
+_OF_WEIGHTS = ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "training")
+"""Attributes of a module that hold its weights, of which the first four are shared with what else holds them."""
+
+
+def _in_order(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Order named arguments as the function defines them."""
+    names = [name for name in parameters_of(function) if name in kwargs]
+    return {name: kwargs[name] for name in (*names, *kwargs)}
+
+
+def _all_sizes(_path: tuple[Any, ...], leaf: Any) -> Any:
+    return dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO) if isinstance(leaf, torch.Tensor) else None
+
+
+class LayoutQuestions(torch.overrides.TorchFunctionMode):
+    """Notes what the model's own code asks about the layout of tensors while it is traced: a trace has only one of the answers."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a question and answer it."""
+        name = getattr(func, "__name__", "")
+        if name in _QUESTIONS and is_asked_by_model():
+            self.asked.add(name)
+        if func is torch.Tensor.contiguous:  # which leaves no trace where it returns the tensor itself
+            return torch.ops.aten.contiguous.default(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+_QUESTIONS = frozenset({"is_contiguous", "stride", "storage_offset"})
+
+
+def is_asked_by_model() -> bool:
+    """Tell whether model code, not torch's, called what is being traced; other modes may lie in between."""
+    frame = inspect.currentframe()
+    while frame is not None and (frame.f_code.co_name == "__torch_function__" or frame.f_globals.get("__name__") in _BETWEEN):
+        frame = frame.f_back
+    return frame is not None and is_model_code(StackFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+
+
+_BETWEEN = frozenset({__name__, "torch", "ortlens._torch.compared", "torch._export.non_strict_utils", "torch.overrides"})
