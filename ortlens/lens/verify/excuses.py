@@ -182,8 +182,8 @@ def _rounded_number(verdict: ValueVerdict, step: NodeStep) -> str:
 
     Operators with several results, such as norms, have their numbers as attributes, which are float32.
     """
-    args, ort = step.node.args, step.ort
-    if verdict.is_strict or step.item is not None or not isinstance(ort, torch.Tensor) or ort.dtype not in _SHORT:
+    args, ort, found = step.node.args, step.ort, verdict.comparison
+    if verdict.is_strict or found is None or not found.max_abs or step.item is not None or ort.dtype not in _SHORT:
         return ""
     rounded = {number: float(torch.tensor(number, dtype=ort.dtype, device="cpu")) for number in args if isinstance(number, float)}
     number = next((number for number, short in rounded.items() if number not in (short, math.inf)), None)
