@@ -28,7 +28,7 @@ _aten = torch.ops.aten
 
 _SHORT = (torch.float16, torch.bfloat16)
 _FEWEST_DIFFERING = 4  # elements: fewer may differ by a rounding that nobody defines
-_UNINITIALISED = (
+LEAVES_UNWRITTEN = (
     _aten.empty.memory_format,
     _aten.empty_like.default,
     _aten.empty_strided.default,
@@ -36,6 +36,7 @@ _UNINITIALISED = (
     _aten.new_empty.default,
     _aten.new_empty_strided.default,
 )
+"""Operators that return uninitialised memory."""
 
 _ORDERS = (_aten.topk.default, _aten.sort.default, _aten.sort.stable)
 """Operators whose second output holds the positions of the values. argmax and max return the first of equal values, these any."""
@@ -118,11 +119,6 @@ def _range_of(node: torch.fx.Node) -> tuple[float, float] | None:
         known = all(isinstance(factor, (int, float)) and factor > 0 for factor in factors)
         return (-math.prod(factors), math.inf) if known else None
     return RANGES.get(node.target)
-
-
-def is_uninitialised(node: torch.fx.Node) -> bool:
-    """Tell whether an operator is of the `empty` family and returns uninitialised memory."""
-    return node.target in _UNINITIALISED
 
 
 def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: Any, read: Callable[[torch.fx.Node], Any]) -> bool:
