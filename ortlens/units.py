@@ -42,6 +42,11 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:,.0f} times"  # noqa: PLR2004 - where one digit after the point is too many
 
 
+def distance(max_abs: float, max_rel: float | None) -> str:
+    """Format the largest difference of two values, and its share of their size: `by up to 0.0123 (0.5 of its size)`."""
+    return f"by up to {max_abs:.3g}" + (f" ({max_rel:.2g} of its size)" if max_rel else "")
+
+
 def _three_digits(value: float) -> str:
     if abs(value) >= 99.95:  # noqa: PLR2004 - where the third digit becomes a whole one
         return f"{value:,.0f}"

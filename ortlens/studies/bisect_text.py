@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens._files import whole_folder
 from ortlens.lens.repro.evidence import versions, without_paths
-from ortlens.units import counted, size_from_bytes, time_from_ns
+from ortlens.units import counted, distance, size_from_bytes, time_from_ns
 from ortlens.views.table import brief_columns, shown_columns
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def _difference(found: Difference) -> str:
     if found.max_abs is None:
         return f"{found.value} is {found.note}"
     how = "within rounding" if found.kind == "rounding" else "beyond rounding"
-    relative = f" ({found.max_rel:.2g} of its size)" if found.max_rel else ""
-    return f"{found.value} differs {how}, by up to {found.max_abs:.3g}{relative}{f'; {found.note}' if found.note else ''}"
+    return f"{found.value} differs {how}, {distance(found.max_abs, found.max_rel)}{f'; {found.note}' if found.note else ''}"
 
 
 def _origin(first: Difference | None, other_bits_from: str | None = None) -> str:

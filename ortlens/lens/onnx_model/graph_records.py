@@ -14,6 +14,7 @@ import onnx
 from ortlens import _ort
 from ortlens.analysis.problems.catalogue import refusal_words
 from ortlens.backend.basis.node_provenance import graphs_of, iter_nodes, operator_name, opsets_of, structure_of, subgraphs_of
+from ortlens.lens.onnx_model.signature import tensor_of
 from ortlens.lens.profiling.kernel_records import bits_of
 from ortlens.trace import records as r
 
@@ -312,14 +313,9 @@ def _with_sizes(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) 
 
 
 def _from_type(kind: onnx.TypeProto) -> Value | None:
-    which = kind.WhichOneof("value")
-    if which == "sequence_type":
-        return _from_type(kind.sequence_type.elem_type)
-    if which == "optional_type":
-        return _from_type(kind.optional_type.elem_type)
-    if which != "tensor_type":
+    tensor = tensor_of(kind)
+    if tensor is None:
         return None
-    tensor = kind.tensor_type
     sizes = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)
     return _value(tensor.elem_type, sizes if tensor.HasField("shape") else None)
 

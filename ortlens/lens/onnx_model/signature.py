@@ -118,15 +118,19 @@ def _element_text(element: int) -> str:
     return onnx.TensorProto.DataType.Name(element).lower() if element in onnx.TensorProto.DataType.values() else str(element)
 
 
-def _shape(kind: onnx.TypeProto) -> tuple[int | str | None, ...] | None:
+def tensor_of(kind: onnx.TypeProto) -> onnx.TypeProto.Tensor | None:
+    """Return the type of a tensor, or of the tensors in a sequence or optional value; None for others."""
     which = kind.WhichOneof("value")
-    if which == "sequence_type":
-        return _shape(kind.sequence_type.elem_type)
-    if which == "optional_type":
-        return _shape(kind.optional_type.elem_type)
-    if which != "tensor_type" or not kind.tensor_type.HasField("shape"):
+    if which in ("sequence_type", "optional_type"):
+        return tensor_of(getattr(kind, which).elem_type)
+    return kind.tensor_type if which == "tensor_type" else None
+
+
+def _shape(kind: onnx.TypeProto) -> tuple[int | str | None, ...] | None:
+    tensor = tensor_of(kind)
+    if tensor is None or not tensor.HasField("shape"):
         return None
-    sizes = kind.tensor_type.shape.dim
+    sizes = tensor.shape.dim
     return tuple(size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else size.dim_param or None for size in sizes)
 
 

@@ -18,7 +18,7 @@ from ortlens.lens.verify.compare_values import ValueVerdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps
 from ortlens.trace import records as r
-from ortlens.units import counted
+from ortlens.units import counted, distance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ortlens.backend.observed import ObservedPartition
-    from ortlens.lens.verify.compare_values import ValueComparison
     from ortlens.lens.verify.excuses import NonfiniteOrigin
     from ortlens.lens.verify.lockstep import NodeStep
     from ortlens.lens.verify.partition_check import PartitionCheck
@@ -240,13 +239,8 @@ def _distance(verdict: ValueVerdict, cause: Culprit) -> str:
     if found.clashes and found.within:
         return ": NaN or infinite on one side only"
     if cause.kind in _ROUNDING and found.ort_error and found.eager_error:
-        return f" {_up_to(found)}, {found.ort_error / found.eager_error:,.0f} times PyTorch's error"
-    return f" {_up_to(found)}"
-
-
-def _up_to(found: ValueComparison) -> str:
-    """Describe a difference, and what it is measured against."""
-    return f"by up to {found.max_abs:.3g}" + (f" ({found.max_rel:.2g} of its size)" if found.max_rel else "")
+        return f" {distance(found.max_abs, found.max_rel)}, {found.ort_error / found.eager_error:,.0f} times PyTorch's error"
+    return f" {distance(found.max_abs, found.max_rel)}"
 
 
 def _mitigation(cause: Culprit) -> dict[str, Any]:
@@ -329,7 +323,8 @@ def finding_of_call(wrong: Sequence[ValueVerdict], cause: str, inside: r.Numeric
 def difference_words(verdict: ValueVerdict) -> str:
     """Say how far a wrong value is off, or what else is wrong about it."""
     found = verdict.comparison
-    if found is not None and not found.agrees:
-        more = f"; {verdict.text}" if verdict.text else ""
-        return f"{_up_to(found)}{more}" if not found.within else (verdict.text or "NaN or infinite on one side only")
-    return verdict.text or "it differs"
+    if found is None or found.agrees:
+        return verdict.text or "it differs"
+    if found.within:
+        return verdict.text or "NaN or infinite on one side only"
+    return "; ".join(filter(None, (distance(found.max_abs, found.max_rel), verdict.text)))

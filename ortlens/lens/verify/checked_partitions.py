@@ -37,7 +37,7 @@ class Checked:
     """Results for one partition; of several calls, the worst row of each value is kept."""
 
     calls: int  # how often it was called
-    verdicts: dict[tuple[str, str, str | None], ValueVerdict]
+    verdicts: dict[tuple[str, int, str | None], ValueVerdict] = field(default_factory=dict)
     compared: int = 0  # how many of the calls were compared from beginning to end
     is_cut_short: bool = False  # whether the time was over before others were
 
@@ -80,7 +80,7 @@ class CheckedPartitions:
     def adopt(self, other: CheckedPartitions) -> None:
         """Take over what another check of the same partitions found wrong."""
         for partition, verdict in other.wrong():
-            self._merge(self.checked.setdefault(partition, Checked(0, {})), [verdict])
+            self._merge(self.checked.setdefault(partition, Checked(0)), [verdict])
         self.findings.update(other.findings)
         self.open_reason = self.open_reason or other.open_reason
 
@@ -106,7 +106,7 @@ class CheckedPartitions:
     def checking(self, partition: ObservedPartition, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Check a run of a partition; to be passed to `watched`."""
         self.ran.add(partition)
-        known = self.checked.setdefault(partition, Checked(0, {}))
+        known = self.checked.setdefault(partition, Checked(0))
         known.calls += 1
         if self.budget.is_over():
             self.saw_everything, known.is_cut_short = False, True
@@ -201,7 +201,7 @@ class CheckedPartitions:
 
     def _merge(self, known: Checked, verdicts: Sequence[ValueVerdict]) -> None:
         for verdict in verdicts:
-            key = (verdict.scope, verdict.node, verdict.onnx_value)
+            key = (verdict.scope, verdict.place, verdict.onnx_value)
             if key not in known.verdicts or _badness(verdict) > _badness(known.verdicts[key]):
                 known.verdicts[key] = verdict
 
@@ -214,14 +214,14 @@ class CheckedPartitions:
 
     def not_run(self) -> Iterator[tuple[ObservedPartition, Checked]]:
         """Yield partitions of backward graphs that did not run though their forward did, and their outputs without verdicts."""
-        graphs = self.graphs()
+        graphs, note = self.graphs(), "the backward did not run in this call"
         called = {graph.compile_id for graph in graphs if any(partition in self.checked for partition in graph.partitions())}
         for graph in graphs:
             if graph.phase == "backward" and graph.compile_id in called:
                 for partition in graph.partitions():
                     if partition not in self.checked:
-                        unchecked = _all_unchecked(partition, "the backward did not run in this call")
-                        yield partition, Checked(0, {(verdict.scope, verdict.node, None): verdict for verdict in unchecked})
+                        left = _all_unchecked(partition, note)
+                        yield partition, Checked(0, {("output", verdict.place, None): verdict for verdict in left})
 
 
 def _badness(verdict: ValueVerdict) -> tuple[int, float]:

@@ -19,6 +19,7 @@ from ortlens.backend.basis import provenance
 from ortlens.errors import UsageError
 from ortlens.lens.verify.excuses import excuse_rounding
 from ortlens.lens.verify.float64 import Missing
+from ortlens.lens.verify.lockstep import maker_of
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -292,8 +293,7 @@ class ValueVerdict:
             max_abs=None if found is None else _finite(found.max_abs),
             max_rel=None if found is None else _finite(found.max_rel),
             ok=self.ok,
-            atol=None if passed is None else passed.atol,
-            rtol=None if passed is None else passed.rtol,
+            **({} if passed is None else r.same(passed, "atol", "rtol")),
             closer_to_fp64=None if found is None else found.closer(),
             nonfinite=self.nonfinite,
             file=file,
@@ -359,4 +359,5 @@ def dtype_name(value: torch.Tensor) -> str:
 def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str, *, left_out: bool = False) -> list[ValueVerdict]:
     """Make the verdicts on values of one graph that were not compared."""
     places = {node: place for place, node in enumerate(nodes[0].graph.nodes)} if nodes else {}
-    return [ValueVerdict(node=node.name, scope=scope, place=places[node], note=note, left_out=left_out, line_of=node) for node in nodes]
+    makers = [(maker_of(node)[0], places[node]) for node in nodes]
+    return [ValueVerdict(node=of.name, scope=scope, place=place, note=note, left_out=left_out, line_of=of) for of, place in makers]

@@ -28,7 +28,7 @@ _aten = torch.ops.aten
 
 _SHORT = (torch.float16, torch.bfloat16)
 _FEWEST_DIFFERING = 4  # elements: fewer may differ by a rounding that nobody defines
-_UNINITIALISED = (
+LEAVES_UNWRITTEN = (
     _aten.empty.memory_format,
     _aten.empty_like.default,
     _aten.empty_strided.default,
@@ -36,6 +36,7 @@ _UNINITIALISED = (
     _aten.new_empty.default,
     _aten.new_empty_strided.default,
 )
+"""Operators that return uninitialised memory."""
 
 _ORDERS = (_aten.topk.default, _aten.sort.default, _aten.sort.stable)
 """Operators whose second output holds the positions of the values. argmax and max return the first of equal values, these any."""
@@ -120,11 +121,6 @@ def _range_of(node: torch.fx.Node) -> tuple[float, float] | None:
     return RANGES.get(node.target)
 
 
-def is_uninitialised(node: torch.fx.Node) -> bool:
-    """Tell whether an operator is of the `empty` family and returns uninitialised memory."""
-    return node.target in _UNINITIALISED
-
-
 def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: Any, read: Callable[[torch.fx.Node], Any]) -> bool:
     """Tell whether results of sorting differ only in an order that PyTorch leaves undefined, with all positions in range."""
     if node.target not in _ORDERS or item is None:
@@ -182,8 +178,8 @@ def _rounded_number(verdict: ValueVerdict, step: NodeStep) -> str:
 
     Operators with several results, such as norms, have their numbers as attributes, which are float32.
     """
-    args, ort = step.node.args, step.ort
-    if verdict.is_strict or step.item is not None or not isinstance(ort, torch.Tensor) or ort.dtype not in _SHORT:
+    args, ort, found = step.node.args, step.ort, verdict.comparison
+    if verdict.is_strict or found is None or not found.max_abs or step.item is not None or ort.dtype not in _SHORT:
         return ""
     rounded = {number: float(torch.tensor(number, dtype=ort.dtype, device="cpu")) for number in args if isinstance(number, float)}
     number = next((number for number, short in rounded.items() if number not in (short, math.inf)), None)

@@ -15,6 +15,7 @@ import torch.fx
 from ortlens.lens.verify.compare_values import ValueVerdict, judge
 from ortlens.lens.verify.excuses import (
     CARRIED_ON,
+    LEAVES_UNWRITTEN,
     NONFINITE,
     TIES,
     UNINITIALISED,
@@ -24,7 +25,6 @@ from ortlens.lens.verify.excuses import (
     has_nan,
     is_at_fault,
     is_finite,
-    is_uninitialised,
     origin_of,
 )
 from ortlens.lens.verify.inner_values import InnerValues, is_single
@@ -69,7 +69,7 @@ class PartitionCheck:
                 break
             step_done(1)
             del left[step.node]
-            if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
+            if step.node.target in LEAVES_UNWRITTEN or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
             elif (origin := origin_of(step, self.origins)) is not None:
                 self.origins.append(origin)
@@ -93,7 +93,7 @@ class PartitionCheck:
     def _value(self, step: NodeStep, inner: InnerValues) -> ValueVerdict:
         name = inner.name(step.node)
         verdict = _verdict(step.node, "value", step.place, name)
-        if is_uninitialised(step.maker):
+        if step.maker.target in LEAVES_UNWRITTEN:
             verdict.note = UNINITIALISED
         elif name is None:
             verdict.note = inner.why_not(step.node)

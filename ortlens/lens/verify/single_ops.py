@@ -14,7 +14,7 @@ import torch.fx
 from torch.fx.node import map_aggregate
 
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
-from ortlens.lens.verify.excuses import UNINITIALISED, excuse, is_at_fault, is_uninitialised
+from ortlens.lens.verify.excuses import LEAVES_UNWRITTEN, UNINITIALISED, excuse, is_at_fault
 from ortlens.lens.verify.float64 import Missing, call_in_double, widened
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SingleOps:
             name = node.name if item is None else f"{node.name}.{item}"
             verdict = ValueVerdict(node=node.name, scope="op", place=step.place, onnx_value=name, line_of=node)
             alone = step._replace(item=item, ort=result, eager=_item(step.eager, item), double=_item(double, item), read_ort=step.read)
-            if is_uninitialised(node):
+            if node.target in LEAVES_UNWRITTEN:
                 verdict.note = UNINITIALISED
             else:
                 judge(verdict, alone.ort, alone.eager, alone.double, tolerances)
