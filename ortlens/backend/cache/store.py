@@ -1,9 +1,8 @@
 """Converted models on disk, for later processes.
 
 There is one file per model, named by its key, and written whole or not at all, so that processes can share a folder. It is read only if
-its checksums are correct. Anything else, such as an entry of another version, a truncated file or a
-foreign file, is a miss and gets overwritten. Nothing in a file is executed: it holds JSON and an ONNX model. No link is followed, and
-what others can write is not read.
+its checksums are correct. Anything else, such as an entry of another version, a truncated or a foreign file, is a miss and is overwritten.
+Nothing in a file is executed: it holds JSON and an ONNX model. No link is followed, and what others can write is not read.
 
 Entries go along with `torch.compiler.save_cache_artifacts`. Those that `load_cache_artifacts` brought are read where the folder has none.
 """
