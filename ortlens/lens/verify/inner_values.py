@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 import torch
@@ -21,6 +21,7 @@ from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime.binding import Output
+from ortlens.backend.runtime.optimizers import LEVELS
 from ortlens.lens.observing.watching import WeightChanged, shadow_session_of, uncounted, variant_of
 from ortlens.lens.verify.lockstep import maker_of
 
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
-
-Level: TypeAlias = onnxruntime.GraphOptimizationLevel
-
-_OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 GROUP_BYTES = 1 << 30  # bytes of the values of one run; a partition with more is run several times
 
@@ -85,20 +82,21 @@ class InnerValues:
 
     def _run(self, group: Sequence[torch.fx.Node]) -> None:
         """Run for the values of a group; if that fails, with rewrites, which some models need to run; then without the value at fault."""
-        wanted, level = list(group), _OFF
+        level: str | None
+        wanted, level = list(group), "disable"
         while wanted and (error := self._attempt(wanted, level)) is not None:
             if level is None:
                 self._leave_out(wanted, error)
-            level = _OFF if level is None else None
+            level = "disable" if level is None else None
 
-    def _attempt(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> Exception | None:
+    def _attempt(self, wanted: Sequence[torch.fx.Node], level: str | None) -> Exception | None:
         try:
             self._values |= self._results(wanted, level)
         except Exception as error:  # noqa: BLE001 - recorded as the reason why these values were not compared
             return error
         return None
 
-    def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
+    def _results(self, wanted: Sequence[torch.fx.Node], level: str | None) -> dict[torch.fx.Node, Any]:
         runner = self.holders[wanted[0]]
         model = with_outputs(runner.model, [self._names[node] for node in wanted])
         session = session_with(runner, self._args, level=level, model=model)
@@ -135,7 +133,7 @@ def session_with(
     runner: PartitionRunner,
     args: Sequence[Any],
     *,
-    level: Level | None = None,
+    level: str | None = None,
     without: Sequence[str] = (),
     model: onnx.ModelProto | None = None,
 ) -> onnxruntime.InferenceSession:
@@ -144,7 +142,7 @@ def session_with(
     @contextlib.contextmanager
     def at_level(options: onnxruntime.SessionOptions) -> Iterator[None]:
         before = options.graph_optimization_level
-        options.graph_optimization_level = before if level is None else level
+        options.graph_optimization_level = before if level is None else getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
         try:
             yield
         finally:
