@@ -21,6 +21,7 @@ from ortlens._versions import version_of
 from ortlens.analysis.speed import MIN_ROUNDS, median_interval
 from ortlens.errors import UsageError
 from ortlens.job.work import is_onnx_file
+from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
 from ortlens.studies import bisect_run
@@ -178,8 +179,8 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
         raise UsageError(
             f"--torch has no effect on {target}, which is made already; leave it out, or name the module that it was made from"
         )
-    if unknown := [level for level in axes.levels if level not in bisect_run.LEVELS]:
-        raise UsageError(f"there is no level {unknown[0]!r}; the levels are: {', '.join(bisect_run.LEVELS)}")
+    if unknown := [level for level in axes.levels if level not in LEVELS]:
+        raise UsageError(f"there is no level {unknown[0]!r}; the levels are: {', '.join(LEVELS)}")
     sides = _sides(axes, folder)
     for side in sides:
         side.count, side.seconds = max(runs, 4), seconds

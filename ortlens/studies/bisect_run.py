@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._process import heap_bytes, resident_bytes
 from ortlens.errors import UsageError
-from ortlens.lens.observing.optimizers import breaking
+from ortlens.lens.observing.optimizers import LEVELS, breaking
 from ortlens.studies.child import stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LEVELS = ("disable", "basic", "extended", "layout", "all")
 _UNCOUNTED = 3  # runs that warm up
 _PROFILED = 48  # most profiled runs, each in turns with a plain one
 _PROFILE_NS = 2_000_000_000
@@ -53,10 +52,7 @@ def session_of(model: str, settings: Settings, profile: Path | None = None, with
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = settings.threads
-    names = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        names.ORT_DISABLE_ALL if settings.level == "disable" else getattr(names, f"ORT_ENABLE_{settings.level.upper()}")
-    )
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[settings.level])
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     providers = list(dict.fromkeys((settings.provider, "CPUExecutionProvider")))

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from ortlens._files import whole_folder
+from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.repro.evidence import versions, without_paths
 from ortlens.units import counted, distance, size_from_bytes, time_from_ns
 from ortlens.views.table import brief_columns, shown_columns
@@ -129,8 +130,7 @@ def write_issue(result: Bisection, folder: Path, command: str) -> Path:
             row = next(row for row in result.rows if row.way == result.smallest_side)
             for source, name in ((cut.model, "model.onnx"), (cut.inputs, "inputs.npz"), (cut.expected, "expected.npz")):
                 shutil.copyfile(source, made / name)
-            level = "ORT_DISABLE_ALL" if row.level == "disable" else f"ORT_ENABLE_{row.level.upper()}"
-            (made / "repro.py").write_text(_REPRO.format(level=level, provider=row.provider), encoding="utf-8")
+            (made / "repro.py").write_text(_REPRO.format(level=LEVELS[row.level], provider=row.provider), encoding="utf-8")
         (made / "ISSUE.md").write_text(issue_of(result, command), encoding="utf-8")
     return folder
 

@@ -1,4 +1,4 @@
-"""The names of ONNX Runtime's rewrites, and which of them is to blame. Standard library only: it also runs beside other versions."""
+"""ONNX Runtime's rewrites and their levels by name, and which are to blame. Standard library only: it also runs beside other versions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+LEVELS = {"disable": "ORT_DISABLE_ALL"} | {name: f"ORT_ENABLE_{name.upper()}" for name in ("basic", "extended", "layout", "all")}
+"""Levels of optimisation, from none to all, and their names in `onnxruntime.GraphOptimizationLevel`."""
 
 OPTIMIZERS: tuple[str, ...] = (
     *("EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination", "CastElimination"),

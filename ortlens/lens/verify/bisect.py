@@ -9,11 +9,9 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import onnxruntime
-
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import provenance
-from ortlens.lens.observing.optimizers import OPTIMIZERS, narrowed
+from ortlens.lens.observing.optimizers import LEVELS, OPTIMIZERS, narrowed
 from ortlens.lens.verify.compare_values import ValueVerdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.lockstep import NodeStep
     from ortlens.lens.verify.partition_check import PartitionCheck
     from ortlens.lens.verify.single_ops import SingleOps
-
-
-_LEVELS = ("basic", "extended", "layout", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +68,7 @@ class CauseSearch:
         if scope != "value":  # these are computed without ONNX Runtime's rewrites
             text = "a new session of the same model is right: the one in use holds weights from before a change that was not noticed"
             yield "stale", text, {}
-            yield "ort", "", {"level": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL}
+            yield "ort", "", {"level": "disable"}
         anew = functools.partial(self._check.partition.as_converted, self._check.args)
         if self._check.partition.graph.options.pre_ort_model_transforms:
             text = "pre_ort_model_transforms causes it: the model is right without these"
@@ -158,8 +153,7 @@ class CauseSearch:
 
     def _rewrite(self, node: str, is_right: Callable[..., bool]) -> Culprit:
         """Find the rewrite of ONNX Runtime without which the value is right."""
-        levels = onnxruntime.GraphOptimizationLevel
-        level = next((name for name in _LEVELS if not is_right(level=getattr(levels, f"ORT_ENABLE_{name.upper()}"))), "all")
+        level = next((level for level in LEVELS if not is_right(level=level)), "all")
         text = f"right without ONNX Runtime's rewrites, wrong from level {level} on; no rewrite that can be disabled by name is the cause"
         if names := narrowed(OPTIMIZERS, lambda without: is_right(without=without)):
             which = f"rewrite {names[0]} causes" if len(names) == 1 else f"rewrites {' and '.join(names)} cause"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 import torch
@@ -18,6 +18,7 @@ import torch.fx
 from ortlens.backend.basis import provenance
 from ortlens.backend.basis.node_provenance import with_outputs
 from ortlens.backend.observed import WeightChanged
+from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.verify.lockstep import maker_of
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.observed import ObservedPartition
-
-Level: TypeAlias = onnxruntime.GraphOptimizationLevel
-
-_OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 GROUP_BYTES = 1 << 30  # bytes of the values of one run; a partition with more is run several times
 
@@ -82,20 +79,21 @@ class InnerValues:
 
     def _run(self, group: Sequence[torch.fx.Node]) -> None:
         """Run for the values of a group; if that fails, with rewrites, which some models need to run; then without the value at fault."""
-        wanted, level = list(group), _OFF
+        level: str | None
+        wanted, level = list(group), "disable"
         while wanted and (error := self._attempt(wanted, level)) is not None:
             if level is None:
                 self._leave_out(wanted, error)
-            level = _OFF if level is None else None
+            level = "disable" if level is None else None
 
-    def _attempt(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> Exception | None:
+    def _attempt(self, wanted: Sequence[torch.fx.Node], level: str | None) -> Exception | None:
         try:
             self._values |= self._results(wanted, level)
         except Exception as error:  # noqa: BLE001 - recorded as the reason why these values were not compared
             return error
         return None
 
-    def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
+    def _results(self, wanted: Sequence[torch.fx.Node], level: str | None) -> dict[torch.fx.Node, Any]:
         partition = self.holders[wanted[0]]
         model = with_outputs(partition.model, [self._names[node] for node in wanted])
         session = session_with(partition, self._args, level=level, model=model)
@@ -120,7 +118,7 @@ def session_with(
     partition: ObservedPartition,
     args: Sequence[Any],
     *,
-    level: Level | None = None,
+    level: str | None = None,
     without: Sequence[str] = (),
     model: onnx.ModelProto | None = None,
 ) -> onnxruntime.InferenceSession:
@@ -129,7 +127,7 @@ def session_with(
     @contextlib.contextmanager
     def at_level(options: onnxruntime.SessionOptions) -> Iterator[None]:
         before = options.graph_optimization_level
-        options.graph_optimization_level = before if level is None else level
+        options.graph_optimization_level = before if level is None else getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
         try:
             yield
         finally:
