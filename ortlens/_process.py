@@ -40,7 +40,7 @@ def resident_bytes(pid: int) -> int | None:
         return None
 
 
-class _Figures(ctypes.Structure):
+class _Mallinfo(ctypes.Structure):
     """`struct mallinfo2` of glibc's `malloc.h`."""
 
     _fields_ = tuple(
@@ -56,7 +56,7 @@ def _mallinfo2() -> Callable[[], Any] | None:
         function = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError):
         return None
-    function.restype = _Figures
+    function.restype = _Mallinfo
     return function
 
 

@@ -187,7 +187,7 @@ def recorded_graphs(capture: Capture) -> Iterator[RecordedGraph]:
             yield _recorded(graph, nodes[graph.graph_id])
 
 
-class _Value(NamedTuple):
+class _NodeValue(NamedTuple):
     """A node, or an item of the tuple that a node makes."""
 
     name: str
@@ -196,11 +196,11 @@ class _Value(NamedTuple):
     size: int
 
 
-def _values(nodes: list[Node]) -> Iterator[_Value]:
+def _values(nodes: list[Node]) -> Iterator[_NodeValue]:
     for node in nodes:
-        yield _Value(node.node, node, is_item=False, size=node.output_bytes or 0)
+        yield _NodeValue(node.node, node, is_item=False, size=node.output_bytes or 0)
         for item, size in itertools.zip_longest(node.items, node.item_sizes[: len(node.items)], fillvalue=0):
-            yield _Value(str(item), node, is_item=True, size=int(size))
+            yield _NodeValue(str(item), node, is_item=True, size=int(size))
 
 
 def _recorded(graph: Graph, nodes: list[Node]) -> RecordedGraph:
@@ -229,7 +229,7 @@ def _recorded(graph: Graph, nodes: list[Node]) -> RecordedGraph:
     )
 
 
-def _sources(value: _Value, place: dict[str, int], values: list[_Value]) -> list[int]:
+def _sources(value: _NodeValue, place: dict[str, int], values: list[_NodeValue]) -> list[int]:
     """List the places that a node reads: of a tuple the items that it takes; the whole of it only where it takes none."""
     if value.is_item:
         return [place[value.record.node]]
@@ -238,7 +238,7 @@ def _sources(value: _Value, place: dict[str, int], values: list[_Value]) -> list
     return [*(place[name] for name in value.record.inputs if name in place and name not in makers), *items]
 
 
-def _readers(sources: list[list[int]], values: list[_Value], graph_id: str) -> list[list[int]]:
+def _readers(sources: list[list[int]], values: list[_NodeValue], graph_id: str) -> list[list[int]]:
     readers: list[list[int]] = [[] for _ in sources]
     for number, read in enumerate(sources):
         for source in read:

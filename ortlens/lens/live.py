@@ -36,7 +36,7 @@ class Live:
         self._recorder = recorder
         is_notebook = in_notebook()
         self._every = every if every is not None else _NOTEBOOK_S if is_notebook else _LINE_S
-        self._screen: _Screen = _Notebook(name) if is_notebook else _Lines()
+        self._screen: _Display = _Notebook(name) if is_notebook else _Lines()
         self._began = time.monotonic()
         self._points: list[LivePoint] = []
         self._looking = threading.Lock()
@@ -99,7 +99,7 @@ def snapshot(recorder: Recorder) -> r.Capture:
     )
 
 
-class _Screen(Protocol):
+class _Display(Protocol):
     """Where the figures are shown."""
 
     def show(self, points: Sequence[LivePoint], *, is_over: bool) -> None: ...

@@ -124,7 +124,7 @@ class Bisection:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Side(ProcessSide):
+class _SettingsSide(ProcessSide):
     settings: Settings
     maker: Environment | None  # of torch, makes the models; None for those of the base
     versions: Mapping[str, str]
@@ -193,7 +193,7 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
     base = next((side for side in sides if side.runs), None)
     if base is None:
         raise UsageError(f"no side can run: {'; '.join(f'{side.name}: {side.note}' for side in sides)}")
-    cut: tuple[SmallestModel, _Side] | None = None
+    cut: tuple[SmallestModel, _SettingsSide] | None = None
     cost_ns = profiles.measure_cost().in_event
     with progress("comparing", len(sides), "side") as step:
         for side in sides:
@@ -212,12 +212,12 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
     return found if cut is None else replace(found, smallest=cut[0], smallest_side=cut[1].name)
 
 
-def _row(side: _Side, row: SideResult) -> BisectedSide:
+def _row(side: _SettingsSide, row: SideResult) -> BisectedSide:
     more = {"versions": side.versions, "provider": side.settings.provider, "level": side.settings.level}
     return BisectedSide(**asdict(row) | more | side.found)
 
 
-def _sides(axes: Axes, folder: Path) -> list[_Side]:
+def _sides(axes: Axes, folder: Path) -> list[_SettingsSide]:
     """List the sides, the base first, with the reason of those that cannot run."""
     installed: list[tuple[Environment, str]] = []
     wanted = [*map(partial(_requirement, "onnxruntime"), axes.onnxruntime), *map(partial(_requirement, "torch"), axes.torch)]
@@ -275,14 +275,14 @@ def _examined(environment: Environment, refusal: str, folder: Path) -> tuple[dic
     return (ended.value, "", "") if ended.status == "ok" else ({}, ended.status, ended.reason)
 
 
-def _side(environment: Environment, settings: Settings, maker: Environment | None, facts: Mapping[str, Any], folder: Path) -> _Side:
+def _side(environment: Environment, settings: Settings, maker: Environment | None, facts: Mapping[str, Any], folder: Path) -> _SettingsSide:
     known, status, reason = facts[environment.name]
     versions = {"onnxruntime": known["onnxruntime"]} if known else {}
     words = [environment.name if environment is not HERE else f"onnxruntime {versions.get('onnxruntime', '')}"]
     words += [maker.name] if maker is not None and maker not in (HERE, environment) else []
     words += [settings.provider] if settings.provider != "CPUExecutionProvider" else []
     words += [f"level {settings.level}"] if settings.level != "all" else []
-    return _Side(
+    return _SettingsSide(
         name=", ".join(words),
         status=status or "ok",
         note=reason,
@@ -294,7 +294,7 @@ def _side(environment: Environment, settings: Settings, maker: Environment | Non
     )
 
 
-def _make_program(side: _Side, what: tuple[Any, ...], *, is_base: bool) -> None:
+def _make_program(side: _SettingsSide, what: tuple[Any, ...], *, is_base: bool) -> None:
     """Make the models of a side; the base's failure is the user's, that of another a row."""
     ended = side.ask(program_of, *what, environment=side.maker or HERE)
     if ended.status == "ok":
@@ -306,7 +306,7 @@ def _make_program(side: _Side, what: tuple[Any, ...], *, is_base: bool) -> None:
         side.fail(ended.status, ended.reason)
 
 
-def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[SmallestModel, _Side] | None:
+def _compared(base: _SettingsSide, side: _SettingsSide, cut_severity: int) -> tuple[SmallestModel, _SettingsSide] | None:
     """Compare results with the base's, and the last run with the first; find where a difference, or a failure, begins.
 
     Returns the smallest model that shows it, if it is worse than one of the given severity.
@@ -335,22 +335,24 @@ def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[SmallestMode
     return None if found is None or found.cut is None else (found.cut, side)
 
 
-def _traced(base: _Side, side: _Side, pair: Pair, kind: Kind, *, wants_cut: bool = False) -> Traced | None:
+def _traced(base: _SettingsSide, side: _SettingsSide, pair: Pair, kind: Kind, *, wants_cut: bool = False) -> Traced | None:
     parts = zip(base.program["parts"], side.program["parts"], strict=False)
     found = (trace(ours, others, pair, kind, side.folder, wants_cut=wants_cut) for ours, others in parts)
     return next((each for each in found if each is not None), None)
 
 
-def _both(base: _Side, side: _Side, ours: tuple[str, str], theirs: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _both(
+    base: _SettingsSide, side: _SettingsSide, ours: tuple[str, str], theirs: tuple[str, str]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
     return _values(base, ours), _values(side, theirs)
 
 
-def _twice(side: _Side, ours: tuple[str, str], _: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _twice(side: _SettingsSide, ours: tuple[str, str], _: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     found = _values(side, ours, _UNSTEADY_RUNS)
     return found, {**found, "first": found.get("last", "")}
 
 
-def _values(side: _Side, model: tuple[str, str], runs: int = 1) -> Mapping[str, str]:
+def _values(side: _SettingsSide, model: tuple[str, str], runs: int = 1) -> Mapping[str, str]:
     """Run a model on a side; an `error` where the process does not survive."""
     ended = side.ask(bisect_run.values, *model, side.settings, runs)
     found: Mapping[str, str] = ended.value if ended.status == "ok" else {"error": ended.reason}
@@ -374,7 +376,7 @@ def growth_of(samples: Sequence[int], of: str) -> Growth | None:
     return Growth(per_run=(counted[-1] - counted[0]) / (len(counted) - 1), low=low, high=high, of=of)
 
 
-def _kernels(side: _Side, cost_ns: float) -> tuple[OperatorKernels, ...]:
+def _kernels(side: _SettingsSide, cost_ns: float) -> tuple[OperatorKernels, ...]:
     """Profile a side, and sum up its kernels by operator, the most expensive first; none where the profile fails."""
     ended = side.ask(bisect_run.profiled, side.models, side.settings)
     rows = [row for answer in ended.value for row in _kernels_in(answer, cost_ns)] if ended.status == "ok" else []

@@ -48,7 +48,7 @@ _Best: TypeAlias = tuple[LocalSide, OrtBackendOptions]
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Setting:
     """A setting to try: changed options or, with advice on how to make it, another way of calling."""
 
     option: str
@@ -120,7 +120,7 @@ class _Tuning:
         base.start(self._expected)
         first = best = base, given
         if given.ort_session_options is not None:
-            self._note(_Candidate("ort_session_options", "other threads"), _NOT_COPIED)
+            self._note(_Setting("ort_session_options", "other threads"), _NOT_COPIED)
         weights = list(self._target.state_dict().values()) if isinstance(self._target, torch.nn.Module) else []
         tensors = _torch.tensors_of((self._args, dict(self._kwargs), weights))
         candidates = [*_candidates(given, tensors, self._partitions), *self._calls()]
@@ -143,7 +143,7 @@ class _Tuning:
         self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)
         return call
 
-    def _calls(self) -> Iterator[_Candidate]:
+    def _calls(self) -> Iterator[_Setting]:
         """List other ways of calling, which are no options."""
         args, kwargs = self._args, self._kwargs
         tensors = _torch.tensors_of((args, dict(kwargs)))
@@ -154,15 +154,15 @@ class _Tuning:
             changes.append(("contiguous inputs", torch.Tensor.contiguous, "x.contiguous(), made once for many calls"))
         for value, change, code in changes:
             given = _torch.map_tensors(change, (args, dict(kwargs)))
-            yield _Candidate("call", value, make=partial(self._compiled, given=given), advice=f"Pass {code}.")
+            yield _Setting("call", value, make=partial(self._compiled, given=given), advice=f"Pass {code}.")
 
         def frozen(options: OrtBackendOptions) -> Callable[[], Any]:
             return partial(freeze(self._target, *args, options=options, **kwargs), *args, **kwargs)
 
         why_not = "gradients are enabled" if torch.is_grad_enabled() else ""
-        yield _Candidate("call", "ortlens.freeze", make=frozen, advice="Call ortlens.freeze.", why_not=why_not)
+        yield _Setting("call", "ortlens.freeze", make=frozen, advice="Call ortlens.freeze.", why_not=why_not)
 
-    def _tried(self, candidate: _Candidate, best: _Best) -> _Best:
+    def _tried(self, candidate: _Setting, best: _Best) -> _Best:
         """Try a candidate, and return the better one of it and the best so far."""
         why_not = candidate.why_not or (self._budget.over if self._budget.is_over() else "")
         if why_not:
@@ -193,13 +193,13 @@ class _Tuning:
         if not holds:
             again = "did not hold when measured again"
             self._trials = [replace(trial, chosen=False, note=again) if trial.chosen else trial for trial in self._trials]
-        self._add(_Candidate("all", together), row, verified=True, chosen=holds)
+        self._add(_Setting("all", together), row, verified=True, chosen=holds)
         return (best if holds else first)[1], self._trials
 
-    def _note(self, candidate: _Candidate, reason: str) -> None:
+    def _note(self, candidate: _Setting, reason: str) -> None:
         self._add(candidate, SideResult(way=candidate.way, verdict="unmeasured", status="skipped", note=reason))
 
-    def _add(self, candidate: _Candidate, row: SideResult, verified: bool | None = None, *, chosen: bool = False) -> None:  # noqa: FBT001 - a result
+    def _add(self, candidate: _Setting, row: SideResult, verified: bool | None = None, *, chosen: bool = False) -> None:  # noqa: FBT001 - a result
         if chosen:  # an option has one value
             self._trials = [replace(trial, chosen=trial.chosen and trial.option != candidate.option) for trial in self._trials]
         known = asdict(row) | {"way": candidate.way}
@@ -210,7 +210,7 @@ class _Tuning:
         return measured(sides, most=_MOST_ROUNDS, is_over=self._budget.is_over)[-1]
 
 
-def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Candidate]:
+def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Setting]:
     """List what may help, the most promising first."""
     found = [_setting("ort_session_options", made, text) for text, made in _threads()] if given.ort_session_options is None else []
     flipped = "auto" if given.freeze_weights is False else False
@@ -237,8 +237,8 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
     return found
 
 
-def _setting(option: str, value: object, text: str = "") -> _Candidate:
-    return _Candidate(option, text or str(value), {option: value})
+def _setting(option: str, value: object, text: str = "") -> _Setting:
+    return _Setting(option, text or str(value), {option: value})
 
 
 def _is_image(tensor: torch.Tensor) -> bool:

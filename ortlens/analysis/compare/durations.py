@@ -60,7 +60,7 @@ def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls:
     Leaves out what does other work, whose times would blame an edit for it: graphs and partitions that got operators from another one, or
     lost them to one or to PyTorch. `with_calls` must be False where `ends_moved`.
     """
-    left, right = _Runs(before), _Runs(after)
+    left, right = _TimedRuns(before), _TimedRuns(after)
     machine = _machine(left, right, pairing.sessions)
     remade = _remade(pairing)
     calls = _calls(before, after, left, right, machine) if with_calls else ()
@@ -109,7 +109,7 @@ class _TimedSide(NamedTuple):
     times: list[int]
 
 
-class _Runs:
+class _TimedRuns:
     """The runs of a capture by what ran, in the order of time."""
 
     def __init__(self, capture: Capture) -> None:
@@ -156,7 +156,7 @@ def _passes(runs: Sequence[tuple[Run, str]]) -> Iterator[list[tuple[Run, str]]]:
         yield single
 
 
-def _machine(left: _Runs, right: _Runs, sessions: Mapping[str, str]) -> Machine | None:
+def _machine(left: _TimedRuns, right: _TimedRuns, sessions: Mapping[str, str]) -> Machine | None:
     """Sum up what binding and outputs of the paired sessions take; None where no session made enough calls."""
     bands = [(band_of(left.around(first)), band_of(right.around(second))) for first, second in sessions.items()]
     known = [(first.ns, second.ns) for first, second in bands if first is not None and second is not None]
@@ -164,7 +164,7 @@ def _machine(left: _Runs, right: _Runs, sessions: Mapping[str, str]) -> Machine 
     return Machine(before_ns=before, after_ns=after) if before and after else None
 
 
-def _calls(before: Capture, after: Capture, left: _Runs, right: _Runs, machine: Machine | None) -> Iterator[Timing]:
+def _calls(before: Capture, after: Capture, left: _TimedRuns, right: _TimedRuns, machine: Machine | None) -> Iterator[Timing]:
     entries = {graph.graph_id: graph.entries_per_call or 1.0 for capture in (before, after) for graph in capture.graphs}
     others = {time.function: time for time in call_times(after)}
     ours, theirs = call_times(before), call_times(after)
@@ -176,7 +176,7 @@ def _calls(before: Capture, after: Capture, left: _Runs, right: _Runs, machine: 
         yield _timing("call", time.function or "the call", sides, machine)
 
 
-def _graphs(left: _Runs, right: _Runs, pairing: Pairing, machine: Machine | None, remade: AbstractSet[str]) -> Iterator[Timing]:
+def _graphs(left: _TimedRuns, right: _TimedRuns, pairing: Pairing, machine: Machine | None, remade: AbstractSet[str]) -> Iterator[Timing]:
     """Yield the times of graphs that are neither a single session nor all that a call runs."""
     if len(pairing.graphs) < 2:  # noqa: PLR2004 - the call says it
         return

@@ -128,7 +128,7 @@ class FrozenSteps:
         elif not graph.runners:
             run = graph.run
         else:
-            parts = [_Part(runner.partition, self.call_of(runner)) for runner in graph.runners]
+            parts = [_PartitionStep(runner.partition, self.call_of(runner)) for runner in graph.runners]
             weights = graph.lowered.static_inputs
             fixed = {node: self._values[place] for place, node in enumerate(placeholders) if place in weights}
             run = make_program(graph.plan, graph.promoted, parts, None, fixed)
@@ -243,7 +243,7 @@ class FrozenSteps:
         return lines
 
 
-class _Part(NamedTuple):
+class _PartitionStep(NamedTuple):
     partition: GraphPartition
     run: Callable[..., tuple[Any, ...]]
 

@@ -47,7 +47,7 @@ _SILENT_VIEWS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _MemoryLink:
     """A node that may lie in the memory of another."""
 
     base: torch.fx.Node
@@ -138,12 +138,12 @@ class _Aliases:
         self._order = {node: place for place, node in enumerate(nodes)}
         self.links = [link for place, node in enumerate(nodes) for link in _links_of(node, place)]
         self._writes = [(place, node) for place, user in enumerate(nodes) for node in _written_by(user)]
-        self._near: dict[torch.fx.Node, list[_Link]] = defaultdict(list)
+        self._near: dict[torch.fx.Node, list[_MemoryLink]] = defaultdict(list)
         for link in self.links:
             self._near[link.base].append(link)
             self._near[link.result].append(link)
 
-    def kinds(self, link: _Link) -> frozenset[str]:
+    def kinds(self, link: _MemoryLink) -> frozenset[str]:
         """Name what depends on a decision: `sharing` of what outlives the call, `values`."""
         base, result = self.side(link.base, link), self.side(link.result, link)
         if link.result in base:
@@ -154,11 +154,11 @@ class _Aliases:
             found.add("values")
         return frozenset(found)
 
-    def _reads_after(self, side: set[torch.fx.Node], write: int, link: _Link) -> bool:
+    def _reads_after(self, side: set[torch.fx.Node], write: int, link: _MemoryLink) -> bool:
         """Tell whether a write to one side shows in the other."""
         return write >= link.place and (_outlives(side) or any(self._order[user] > write for node in side for user in node.users))
 
-    def side(self, start: torch.fx.Node, without: _Link | None = None) -> set[torch.fx.Node]:
+    def side(self, start: torch.fx.Node, without: _MemoryLink | None = None) -> set[torch.fx.Node]:
         """Find the nodes that may lie in the memory of one, if one link is left out."""
         found, rest = {start}, [start]
         while rest:
@@ -174,11 +174,11 @@ def _outlives(side: set[torch.fx.Node]) -> bool:
     return any(node.op == "placeholder" or any(user.op == "output" for user in node.users) for node in side)
 
 
-def _links_of(node: torch.fx.Node, place: int) -> Iterator[_Link]:
+def _links_of(node: torch.fx.Node, place: int) -> Iterator[_MemoryLink]:
     inner = list(_inner_graphs(node))
     decides = _is_deciding(node) or any(_is_deciding(made) for graph in inner for made in graph.nodes)
     for base in node.all_input_nodes if inner else _aliased_by(node):
-        yield _Link(base, node, place, decides)
+        yield _MemoryLink(base, node, place, decides)
 
 
 def _packet(node: torch.fx.Node) -> Any:

@@ -415,7 +415,7 @@ _ROWS_PER_BLOCK, _KEYS_PER_BLOCK = 32, 16  # what memory-efficient attention pad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Operator:
+class _FusedOperator:
     """A fused operator of [batch, head, row, feature] and its backward."""
 
     name: str
@@ -493,15 +493,15 @@ def _of_cudnn(given: Given, result: torch.Tensor, logsumexp: torch.Tensor) -> tu
     return laid_out_like(result, query), logsumexp.unsqueeze(-1).float(), None, None, query.shape[2], key.shape[2], *state, None
 
 
-_ON_CPU = _Operator(
+_ON_CPU = _FusedOperator(
     name="_scaled_dot_product_flash_attention_for_cpu",
     outputs=lambda given, result, logsumexp: (laid_out_like(result, given["query"]), logsumexp),
     gradients=lambda _, gradients: tuple(map(_rows_first, gradients[:3])),
 )
 _ON_CUDA = (
-    _Operator(name="_scaled_dot_product_flash_attention", outputs=_of_flash, gradients=_as_operands, ends_causally=True),
-    _Operator(name="_scaled_dot_product_efficient_attention", outputs=_of_efficient, gradients=_gradients_of_efficient),
-    _Operator(name="_scaled_dot_product_cudnn_attention", outputs=_of_cudnn, gradients=_as_operands),
+    _FusedOperator(name="_scaled_dot_product_flash_attention", outputs=_of_flash, gradients=_as_operands, ends_causally=True),
+    _FusedOperator(name="_scaled_dot_product_efficient_attention", outputs=_of_efficient, gradients=_gradients_of_efficient),
+    _FusedOperator(name="_scaled_dot_product_cudnn_attention", outputs=_of_cudnn, gradients=_as_operands),
 )
 
 for _operator in (_ON_CPU, *_ON_CUDA):

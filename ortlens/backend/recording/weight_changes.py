@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-class _Change(NamedTuple):
+class _Assignment(NamedTuple):
     """A line that assigns a weight, or writes to one."""
 
     line: int
@@ -54,7 +54,7 @@ def _fits(names: tuple[str, ...], path: list[str]) -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def _changes(source: str) -> tuple[_Change, ...]:
+def _changes(source: str) -> tuple[_Assignment, ...]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -65,7 +65,7 @@ def _changes(source: str) -> tuple[_Change, ...]:
     return tuple(change for node in ast.walk(tree) if id(node) not in made for change in _changes_of(node))
 
 
-def _changes_of(node: ast.AST) -> Iterator[_Change]:
+def _changes_of(node: ast.AST) -> Iterator[_Assignment]:
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in (item for each in targets for item in (each.elts if isinstance(each, ast.Tuple) else [each])):
@@ -80,18 +80,18 @@ def _changes_of(node: ast.AST) -> Iterator[_Change]:
         named = node.args[1:2] if isinstance(called, ast.Name) and called.id == "setattr" else node.args[:1]
         if named and isinstance(named[0], ast.Constant) and _names(called)[-1:] in _SETTERS:
             owner = node.args[0] if isinstance(called, ast.Name) else called.value if isinstance(called, ast.Attribute) else called
-            yield _Change(node.lineno, (*(_names(owner) or ("",)), str(named[0].value)), is_new=True)
+            yield _Assignment(node.lineno, (*(_names(owner) or ("",)), str(named[0].value)), is_new=True)
 
 
 _SETTERS = (("setattr",), ("register_parameter",), ("register_buffer",))
 
 
-def _change(line: int, target: ast.expr, *, is_new: bool) -> Iterator[_Change]:
+def _change(line: int, target: ast.expr, *, is_new: bool) -> Iterator[_Assignment]:
     names = _names(target)
     if names and names[-1] == "data":
         names = names[:-1]
     if len(names) > 1:
-        yield _Change(line, names, is_new)
+        yield _Assignment(line, names, is_new)
 
 
 def _names(node: ast.expr) -> tuple[str, ...]:

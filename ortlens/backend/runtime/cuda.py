@@ -274,7 +274,9 @@ class Graphs:
         self.inputs, self.outputs, self.new_binding = inputs, outputs, new_binding
         self._always = always
         self._steady = [at for at, place in enumerate(inputs) if place.is_steady]
-        self._known: dict[Any, _Graph | int | None] = {}  # by sizes: a graph, the number of calls so far, or None: none will be captured
+        self._known: dict[
+            Any, _CapturedGraph | int | None
+        ] = {}  # by sizes: a graph, the number of calls so far, or None: none will be captured
 
     def replay(self, inputs: Sequence[torch.Tensor], outputs: Sequence[tuple[torch.Tensor, tuple[int, ...]]]) -> bool:
         """Compute outputs, given with the shapes that the session writes, by replaying a graph; False: the session is to be run."""
@@ -288,7 +290,7 @@ class Graphs:
         self.calls.replayed += 1
         return True
 
-    def _after_another(self, key: Any, calls: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Graph | None:
+    def _after_another(self, key: Any, calls: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> _CapturedGraph | None:
         """Count a call; after enough of them, capture a graph, and keep it if it is faster."""
         if calls < _AFTER_CALLS and not self._always:
             if len(self._known) < _MAX_SIZES:
@@ -315,10 +317,10 @@ class Graphs:
         copied = [tensor for at, tensor in enumerate(inputs) if at not in self._steady] + [tensor for tensor, _ in outputs]
         return "large" if sum(tensor.nbytes for tensor in copied) > MAX_GRAPH_BYTES else None
 
-    def _captured(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Graph | None:
+    def _captured(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> _CapturedGraph | None:
         self.calls.captured += 1
         try:
-            made = _Graph(self, inputs, outputs, number=self.calls.captured)
+            made = _CapturedGraph(self, inputs, outputs, number=self.calls.captured)
             made.replay(inputs, outputs)
             compared = None if self._always else made.compared(inputs, outputs)
         except Exception as error:  # noqa: BLE001 - whatever fails, the session can be run
@@ -344,7 +346,7 @@ def _is_worth_it(compared: AbTiming) -> bool:
 _MAX_SIZES = 64  # combinations of sizes whose calls are counted
 
 
-class _Graph:
+class _CapturedGraph:
     """One captured graph: its buffers, and the binding over them."""
 
     def __init__(self, graphs: Graphs, inputs: Sequence[torch.Tensor], outputs: Sequence[tuple[torch.Tensor, Any]], *, number: int) -> None:

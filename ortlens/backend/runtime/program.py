@@ -68,7 +68,7 @@ def make_program(  # noqa: PLR0913 - what is known about a graph, each by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _Statement:
     """One statement: a node run by PyTorch, or, when there is no node, the partition of that number."""
 
     reads: tuple[torch.fx.Node, ...]
@@ -121,19 +121,19 @@ class _ProgramWriter:
         body.append(f"return [{', '.join(self._render(item) for item in results)}]")
         return source_of("program(args)", body)
 
-    def _steps(self) -> Iterator[_Step]:
+    def _steps(self) -> Iterator[_Statement]:
         waves: list[list[torch.fx.Node]] = [[] for _ in range(self._plan.partition_count + 1)]
         for node in self._plan.verdicts:
             if not self._plan.in_partition(node):
                 waves[self._plan.level[node]].append(node)
         for index, wave in enumerate(waves):
             for node in wave:
-                yield _Step(reads=tuple(node.all_input_nodes), writes=(node,), node=node)
+                yield _Statement(reads=tuple(node.all_input_nodes), writes=(node,), node=node)
             if index < len(self._runners):
                 partition = self._runners[index].partition
-                yield _Step(reads=partition.inputs, writes=partition.outputs, partition=index)
+                yield _Statement(reads=partition.inputs, writes=partition.outputs, partition=index)
 
-    def _early_draws(self, steps: list[_Step]) -> dict[int, tuple[torch.fx.Node, ...]]:
+    def _early_draws(self, steps: list[_Statement]) -> dict[int, tuple[torch.fx.Node, ...]]:
         """Find for each step with checks the first draw from each generator that comes after one of them in the program, but has run."""
         order = {node: place for place, node in enumerate(self._plan.graph.nodes)}
         found: dict[int, tuple[torch.fx.Node, ...]] = {}
@@ -159,7 +159,7 @@ class _ProgramWriter:
             self.scope[name] = generator(device.index or 0)
         return name
 
-    def _needed(self, steps: list[_Step], output: torch.fx.Node) -> list[_Step]:
+    def _needed(self, steps: list[_Statement], output: torch.fx.Node) -> list[_Statement]:
         """Skip size computations that only partitions read."""
         wanted = set(output.all_input_nodes)
         kept = []
@@ -170,7 +170,7 @@ class _ProgramWriter:
                 kept.append(step)
         return kept[::-1]
 
-    def _last_uses(self, steps: list[_Step], output: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
+    def _last_uses(self, steps: list[_Statement], output: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
         kept = set(output.all_input_nodes)
         last: dict[torch.fx.Node, int] = {}
         for index, step in enumerate(steps):
@@ -185,7 +185,7 @@ class _ProgramWriter:
     def _name(self, node: torch.fx.Node) -> str:
         return self._names.setdefault(node, f"v{len(self._names)}")
 
-    def _statement(self, step: _Step) -> list[str]:
+    def _statement(self, step: _Statement) -> list[str]:
         node = step.node
         if node is None:
             results = listed(map(self._name, step.writes))

@@ -85,9 +85,9 @@ class LedgerPass:
     found_none: bool = False  # whether each call to be timed was one of these
     _thread: int = field(default_factory=threading.get_ident)
     _stays: list[tuple[str, int, int]] = field(default_factory=list)  # graph, entered, left; in the present call
-    _calls: list[_Call] = field(default_factory=list)
+    _calls: list[_TimedCall] = field(default_factory=list)
     # those that created sessions: their times say nothing, but they enter the same graphs
-    _preparing: list[_Call] = field(default_factory=list)
+    _preparing: list[_TimedCall] = field(default_factory=list)
     _uncompiled_steps: list[SteppedCall] = field(default_factory=list)
 
     def work(self) -> Work:
@@ -195,7 +195,7 @@ class LedgerPass:
         self.note_work(done, known)
         if done.compiled == known.compiled:
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
-            made = _Call(
+            made = _TimedCall(
                 started,
                 ended,
                 stays=list(self._stays),
@@ -322,7 +322,7 @@ class LedgerPass:
 
 
 @dataclass(slots=True)
-class _Call:
+class _TimedCall:
     """Readings of one call."""
 
     started: int

@@ -102,7 +102,7 @@ def device_times(provider: str, passes: Sequence[tuple[Trace, Sequence[SessionRu
     ONNX Runtime's times plus `nominal_ns` are the profiler's, if both read the clock that they should. Raises ClocksDisagree.
     """
     sizes = [len(runs) for _, runs in passes]
-    inside, outside = _Table(sizes), _Table(sizes)
+    inside, outside = _TimesByName(sizes), _TimesByName(sizes)
     uses: list[DeviceUse] = []
     number = 0
     for given, runs in passes:
@@ -125,7 +125,7 @@ def device_times(provider: str, passes: Sequence[tuple[Trace, Sequence[SessionRu
     return DeviceTimes(provider=provider, nodes=inside.rows(), outside=outside.rows(), use=_median_use(uses))
 
 
-class _Table:
+class _TimesByName:
     """Time on the device in each run, by name."""
 
     def __init__(self, sizes: Sequence[int]) -> None:

@@ -63,7 +63,7 @@ def origins(
         return {name: _origin_by_name(name, op_type, named, places) for name, op_type in kernels.items()}
     after, found_by_order = _with_names(after, kernels)
     by_name: dict[str, list[Origin]] = {}
-    for origin in _Graphs(before.graph, after.graph, places, named).walk():
+    for origin in _GraphPair(before.graph, after.graph, places, named).walk():
         by_name.setdefault(origin.kernel, []).append(origin)
     nameless = by_name.pop("", [])
     found = {
@@ -132,7 +132,7 @@ def _known_name(name: str, known: Collection[str]) -> str | None:
 
 
 @dataclass(slots=True)
-class _Graphs:
+class _GraphPair:
     """A graph of the original model and its optimised form; bodies of control flow are further such pairs."""
 
     before: onnx.GraphProto
@@ -274,7 +274,7 @@ class _Graphs:
         bodies = dict(node_provenance.subgraphs_of(same)) if same is not None else {}
         for name, body in node_provenance.subgraphs_of(node):
             if name in bodies:
-                yield from _Graphs(bodies[name], body, self.compute, self.everywhere).walk()
+                yield from _GraphPair(bodies[name], body, self.compute, self.everywhere).walk()
             else:
                 yield from (Origin(kernel=inner.name, op_type=inner.op_type) for inner in node_provenance.iter_nodes(body))
 

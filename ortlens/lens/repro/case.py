@@ -74,7 +74,7 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
     module = _with_open_constants(subject.part)
     hidden = frozenset[str]() if weights else _private_constants(module)
     inputs = _inputs(subject, module, seen, hidden)
-    made = _Model(subject, hidden)
+    made = _ModelOfCase(subject, hidden)
     given = [item for item, _ in inputs]
     targets = [provenance.target_name(node) for node in operators_of(subject.part)]
     facts = {
@@ -158,7 +158,7 @@ def _inputs(
 _MAX_LITERAL = 4096  # elements of a constant that are written as literals
 
 
-class _Model:
+class _ModelOfCase:
     """The ONNX model of a subject, without weights, and the configuration of its session."""
 
     def __init__(self, subject: Subject, hidden: frozenset[str]) -> None:

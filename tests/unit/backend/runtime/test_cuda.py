@@ -242,7 +242,7 @@ def test_auto_replays_from_the_sixth_call_on_what_is_faster(monkeypatch: pytest.
     for run_ns, replay_ns in ((100, 40), (100, 99)):
         with monkeypatch.context() as patched:
             fake = fake_cuda.install(patched)
-            patched.setattr(cuda._Graph, "compared", timed(run_ns, replay_ns))
+            patched.setattr(cuda._CapturedGraph, "compared", timed(run_ns, replay_ns))
             fast, lens = compiled(net())
             with torch.no_grad():
                 for calls in range(1, 9):
@@ -268,7 +268,7 @@ def test_the_times_that_are_compared_are_of_real_runs(monkeypatch: pytest.Monkey
 
 
 def test_threads_replay_only_what_they_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda._Graph, "compared", timed(100, 40))
+    monkeypatch.setattr(cuda._CapturedGraph, "compared", timed(100, 40))
     fake = fake_cuda.install(monkeypatch)
     model, x = net(), torch.rand(3, 8)
     fast, _ = compiled(model)
@@ -295,7 +295,7 @@ def test_a_failed_capture_is_reported_once_and_the_session_runs(monkeypatch: pyt
         raise RuntimeError("operation not permitted when stream is capturing")
 
     fake_cuda.install(monkeypatch)
-    monkeypatch.setattr(cuda._Graph, "replay", fail)
+    monkeypatch.setattr(cuda._CapturedGraph, "replay", fail)
     model, x = net(), torch.rand(3, 8)
     fast, lens = compiled(model, cuda_graph=True)
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="capturing a CUDA graph of partition 0 failed.*not permitted"):
@@ -344,7 +344,7 @@ def test_functions_over_one_session_never_share_a_graph(monkeypatch: pytest.Monk
         def replay(self, *_: object) -> None:
             """Take the place of the real one."""
 
-    monkeypatch.setattr(cuda, "_Graph", Graph)
+    monkeypatch.setattr(cuda, "_CapturedGraph", Graph)
     for _ in range(2):
         graphs = cuda.Graphs(calls, places, places, new_binding=lambda: None, always=True)  # type: ignore[arg-type,return-value]
         graphs._captured([torch.rand(1)], [(torch.rand(1), (1,))])
