@@ -27,21 +27,19 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ortlens.backend.runtime.cuda import DeviceCalls
     from ortlens.trace.records import Refusal
 
 _native = onnxruntime.capi._pybind_state
 
 
-def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any], calls: DeviceCalls | None) -> None:
+def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any], calls: object) -> None:
     """Keep with a session, whoever has it, how it is called, and values: ONNX Runtime does not own what `add_initializer` gives it."""
     vars(session).update(_ortlens_values=values, _ortlens_calls=calls)
 
 
-def calls_of(session: onnxruntime.InferenceSession) -> DeviceCalls | None:
-    """Return how a session is called; None for one that is called without more ado."""
-    calls: DeviceCalls | None = vars(session).get("_ortlens_calls")
-    return calls
+def calls_of(session: onnxruntime.InferenceSession) -> Any:
+    """Return what `keep_with` was given for the calls of a session; None for one that is called without more ado."""
+    return vars(session).get("_ortlens_calls")
 
 
 _WARNING, _FATAL = 2, 4  # severities; the first is that of the default logger when a process starts

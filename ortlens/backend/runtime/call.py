@@ -107,7 +107,7 @@ class _Writer:
     def __init__(self, session: onnxruntime.InferenceSession, spec: CallSpec) -> None:
         self._spec, self._inputs, self._outputs = spec, spec.inputs, spec.outputs
         self._passed = {index: item for index, item in enumerate(spec.inputs) if item.frozen is None and item.bound}  # in each call
-        self._calls = _ort.calls_of(session)
+        self._calls: cuda.DeviceCalls | None = _ort.calls_of(session)
         # With calls of a device, ONNX Runtime's memory would be copied.
         self._sizes = _Sizes(spec.inputs, symbolic=spec.preallocate or self._calls is not None)
         self._replays = spec.replays if self._can_replay() else False
