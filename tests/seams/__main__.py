@@ -14,12 +14,7 @@ from collections import Counter
 from ortlens import _torch
 from tests.seams.faults import reached, seams
 from tests.seams.programs import BROKEN, WAYS, Kind, again, answers, outcome, tidy
-
-
-def say(line: str) -> None:
-    """Write a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+from tests.sweep import say
 
 
 def reached_by(way: str) -> list[str]:
