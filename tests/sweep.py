@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ortlens.studies.apart import ProcessLimits, ProcessResult, run_in_subprocess
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +29,11 @@ def say(line: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def figures(counts: Counter[Any]) -> str:
+    """Write counts, the largest first."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
 
 
 def say_row(row: dict[str, Any]) -> None:

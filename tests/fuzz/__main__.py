@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.sweep import ROOT, rows_of_each, say
+from tests.sweep import ROOT, figures, rows_of_each, say
 
 FOLDER = ROOT / "build" / "fuzz"
 _LIMIT_S = 300
@@ -86,11 +86,8 @@ def _sweep(first: int, end: int, kept: Path, flags: list[str]) -> int:
                 unprepared[row["differences"][0][3]] += row["count"]
             _report(row)
     minutes = (time.monotonic() - started) / 60
-    total = sum(counts.values())
-    say(
-        f"{total:,} programs, {total / max(minutes, 1e-9):.0f} per minute: "
-        + ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
-    )
+    total = counts.total()
+    say(f"{total:,} programs, {total / max(minutes, 1e-9):.0f} per minute: {figures(counts)}")
     for text, count in unprepared.most_common():
         say(f"{count:,} unprepared: {text}")
     return int(bool(counts["wrong"] or counts["crash"]))

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.hostile import models
 from tests.hostile.material import originals
 from tests.hostile.mutations import verdict_of
-from tests.sweep import say
+from tests.sweep import figures, say
 
 
 def main() -> int:
@@ -37,12 +37,8 @@ def _models(count: int) -> int:
     counts, defects = models.hunt(count)
     for line in defects:
         say(f"  model {line}")
-    say(f"{sum(counts.values()):,} models: {_figures(counts)}; {len(defects)} defects")
+    say(f"{sum(counts.values()):,} models: {figures(counts)}; {len(defects)} defects")
     return 1 if defects else 0
-
-
-def _figures(counts: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
 
 
 def _captures(files: int, only: int | None) -> int:
@@ -54,7 +50,7 @@ def _captures(files: int, only: int | None) -> int:
             if verdict.is_defect:
                 defects += 1
                 say(f"  {number}: {verdict.kind} {verdict.detail}")
-    say(f"{sum(counts.values()):,} files: {_figures(counts)}; {defects} defects")
+    say(f"{sum(counts.values()):,} files: {figures(counts)}; {defects} defects")
     return 1 if defects else 0
 
 

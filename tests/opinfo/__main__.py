@@ -101,9 +101,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data", action="store_true", help="write the figures from the outcomes that are kept, and measure nothing")
     parser.add_argument("--numbers", action="store_true", help="measure operations on numbers, and nothing else")
     parser.add_argument("--corners", action="store_true", help="measure operators at their kinks, ends and infinities, and nothing else")
-    parser.add_argument(
-        "--layouts", action="store_true", help="compare strides, and what is written into reshaped results, and nothing else"
-    )
+    parser.add_argument("--layouts", action="store_true", help="compare strides, and writes into reshaped results, and nothing else")
     chosen = parser.parse_args(arguments)
     if chosen.corners:
         return _listed(_measured_corners(chosen.names, chosen.jobs))

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from tests.integration.against_eager import twin
 from tests.opinfo.sweep import difference
-from tests.sweep import say
+from tests.sweep import figures, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,7 +129,7 @@ def main(names: Sequence[str]) -> int:
         counts[verdict] += 1
         if verdict in ("wrong", "control"):
             say(f"{name}: {verdict}: {' '.join(said.split())[:300]}")
-    say(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
+    say(figures(counts))
     return int(counts["wrong"] > 0)
 
 
