@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
+_KNOWN: dict[tuple[Any, ...], Any] = {}
+"""What torch gave once; see `_quick_torch`."""
 
 offline.block()
 
@@ -45,8 +47,14 @@ def missing_for_inductor() -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests of the browser unread where slow ones are not run: their imports take each worker six seconds."""
-    return True if collection_path == BROWSER and "not slow" in config.option.markexpr else None
+    """Leave unread what a selection by marks has no tests of: to import all takes a process a quarter of a minute."""
+    chosen = set(config.option.markexpr.split(" and "))
+    if collection_path == BROWSER:
+        return True if "not slow" in chosen else None
+    if collection_path.suffix != ".py" or BROWSER in collection_path.parents:
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    return True if any(f"mark.{mark}" not in text for mark in chosen & {"serial", "slow", "soak"}) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -103,28 +111,31 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(autouse=True)
-def _quick_torch(request: pytest.FixtureRequest) -> None:
+def _quick_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare tests what torch does again and again and no result depends on; not where a test measures.
 
     Dynamo times its guards behind a flushed cache, for a log, 20 ms per compilation. An export names all composite operators in
-    `torch.ops`, 10 to 30 times per program, though they are named already.
+    `torch.ops`, 10 to 30 times per program, though they are named already. A conversion reads the schema of an ONNX operator at each node.
     """
+
+    def once(owner: Any, name: str, key: Callable[..., tuple[Any, ...]]) -> None:  # noqa: ANN401 - a module or a class
+        function = getattr(owner, name)
+
+        def call(*args: object) -> object:
+            place = (name, *key(*args))
+            return _KNOWN[place] if place in _KNOWN else _KNOWN.setdefault(place, function(*args))
+
+        monkeypatch.setattr(owner, name, call)
+
     if request.node.get_closest_marker("serial") is not None:
         return
     if (guards := sys.modules.get("torch._dynamo.guards")) is not None:
-        request.getfixturevalue("monkeypatch").setattr(guards, "profile_guard_manager", lambda *_: 0.0)
+        monkeypatch.setattr(guards, "profile_guard_manager", lambda *_: 0.0)
+    if (schemas := sys.modules.get("onnx_ir.schemas")) is not None:
+        once(schemas.OpSignature, "from_op_schema", lambda schema: (schema.domain, schema.name, schema.since_version))
     if (utils := sys.modules.get("torch._export.utils")) is not None:
-        name_all, torch = utils._materialize_cpp_cia_ops, sys.modules["torch"]
-        named: tuple[str, ...] = ()
-
-        def name_new() -> None:
-            nonlocal named
-            registered = tuple(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
-            if registered != named:
-                name_all()
-                named = registered
-
-        request.getfixturevalue("monkeypatch").setattr(utils, "_materialize_cpp_cia_ops", name_new)
+        registered = sys.modules["torch"]._C._dispatch_get_registrations_for_dispatch_key
+        once(utils, "_materialize_cpp_cia_ops", lambda: tuple(registered("CompositeImplicitAutograd")))
 
 
 @pytest.fixture(autouse=True)

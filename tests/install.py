@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ortlens.demo import run_demo
 from tests.packaging.test_doc_examples import blocks_of
+from tests.sweep import say
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "install"
@@ -86,8 +87,7 @@ def main() -> int:
             if text in block:
                 result = result_of(block, number, wheels, capture)
                 failed |= result.startswith("failed")
-                sys.stdout.write(f"{result:40} {'; '.join(block.split(chr(10))).strip('; ')}\n")
-                sys.stdout.flush()
+                say(f"{result:40} {'; '.join(block.split(chr(10))).strip('; ')}")
     return int(failed)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.baseline import kills, parts
+from tests.sweep import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,14 +41,14 @@ def main() -> int:
         if given.what == "record":
             made = parts.PARTS[name](given.folder, fresh=True)
             file.write_text(json.dumps(made, indent=1, sort_keys=True, default=str) + "\n", encoding="utf-8")
-            _say(f"{name}: {len(made)} entries, {time.monotonic() - began:.0f} s")
+            say(f"{name}: {len(made)} entries, {time.monotonic() - began:.0f} s")
             continue
         before = json.loads(file.read_text("utf-8"))
         after = json.loads(json.dumps(parts.PARTS[name](given.folder, fresh=False), default=str))
         found = list(differences(before, after))
-        _say(f"{name}: {len(before)} entries, {len(found)} differences, {time.monotonic() - began:.0f} s")
+        say(f"{name}: {len(before)} entries, {len(found)} differences, {time.monotonic() - began:.0f} s")
         for line in found[:_SHOWN]:
-            _say(f"  {line}")
+            say(f"  {line}")
         differing += len(found) if name != "ratios" else 0
     return int(differing > 0)
 
@@ -62,11 +63,6 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:  # no
             yield from differences(one, other, f"{path}[{place}]")
     elif before != after:
         yield f"{path}: {str(before)[:200]!r} -> {str(after)[:200]!r}"
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

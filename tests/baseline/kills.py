@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from tests.child import ROOT
+from tests.sweep import ROOT, say
 
 _FIRST = 3
 """How many failing tests are noted per mutant; the others are not run."""
@@ -48,15 +48,14 @@ def plant_each(file: Path) -> int:
             continue
         found = [path for path in (ROOT / "ortlens").rglob("*.py") if old in path.read_text("utf-8")]
         if len(found) != 1:
-            sys.stdout.write(f"in {len(found)} files: {name}\n")
+            say(f"in {len(found)} files: {name}")
             lost += 1
             continue
         tests = _tests_of(lines, found[0], old) or [f"tests/unit/{room}"]
         shares = (tests[:_SOON], tests[_SOON:])
         known[name] = next((failed for share in shares if share and (failed := _killers(found[0].relative_to(ROOT), old, new, share))), [])
         file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-        sys.stdout.write(f"{'killed' if known[name] else 'SURVIVES'}: {found[0].relative_to(ROOT)}: {name}\n")
-        sys.stdout.flush()
+        say(f"{'killed' if known[name] else 'SURVIVES'}: {found[0].relative_to(ROOT)}: {name}")
     return int(lost > 0)
 
 

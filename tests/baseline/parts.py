@@ -21,10 +21,12 @@ from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.capture_view import load
 from ortlens.views.payload import payload_from_capture
-from tests.child import ROOT, Child
+from tests.sweep import ROOT, rows_of_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.sweep import CaseT
 
 _LIMIT_S = 300
 _EVERY_OPERATOR = 5
@@ -78,7 +80,7 @@ def operators(folder: Path, *, fresh: bool) -> dict[str, Any]:
     from tests.opinfo.sweep import operators as known
 
     chosen = sorted(known())[::_EVERY_OPERATOR]
-    rows = _rows("tests.opinfo.sweep", "1", "float32,int64", "static,dynamic,backward", *chosen)
+    rows = _rows(chosen, "tests.opinfo.sweep", "1", "float32,int64", "static,dynamic,backward", *chosen)
     return {f"{row['operator']} {row['dtype']} {row['road']} {row['sample']}": [row["verdict"], row["detail"]] for row in rows}
 
 
@@ -111,9 +113,9 @@ def programs(folder: Path, *, fresh: bool) -> dict[str, Any]:
     """Verdicts of random programs of fixed seeds."""
     del folder, fresh
     made: dict[str, Any] = {}
-    for flags in ((), ("--graphs",)):
-        for row in _rows("tests.fuzz.sweep", "0", str(_FUNCTIONS), *flags, "--minimise", "0"):
-            made.setdefault(f"{' '.join(flags)} {row['seed']}".strip(), []).append([row["verdict"], row.get("count", 1)])
+    for name, *flags in (("",), ("--graphs ", "--graphs")):
+        for row in _rows(range(_FUNCTIONS), "tests.fuzz.sweep", "0", str(_FUNCTIONS), *flags, "--minimise", "0"):
+            made.setdefault(f"{name}{row['seed']}", []).append([row["verdict"], row.get("count", 1)])
     return made
 
 
@@ -165,14 +167,12 @@ def ratios(folder: Path, *, fresh: bool) -> dict[str, Any]:
     return made
 
 
-def _rows(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
+def _rows(cases: Sequence[CaseT], *command: str) -> Iterator[dict[str, Any]]:
     """The rows of a sweep in a process of its own, which must come to its end."""
-    child = Child(module, *arguments, limit_s=_LIMIT_S)
-    while (row := child.row()) is not None:
-        if "begin" not in row:
-            yield row
-    if child.end():
-        raise RuntimeError(f"{module} did not come to its end")
+    for case, rows, ended in rows_of_each(cases, lambda _: command, limit_s=_LIMIT_S):
+        if ended:
+            raise RuntimeError(f"{case}: {ended}")
+        yield from rows
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.child import ROOT, Child
+from tests.sweep import ROOT, figures, rows_of_each, say
 
 FOLDER = ROOT / "build" / "fuzz"
 _LIMIT_S = 300
@@ -68,7 +67,7 @@ def _again(path: Path, *, graphs: bool) -> int:
     given = json.loads(path.read_text("utf-8"))
     program = Program.from_json(json.dumps(given.get("program", given)))
     verdict = judge_graph(program) if graphs else judge(program)
-    _say(f"{script(program, graph=graphs)}\n{verdict.word}\n{verdict.text()}")
+    say(f"{script(program, graph=graphs)}\n{verdict.word}\n{verdict.text()}")
     return int(verdict.word == "wrong")
 
 
@@ -76,48 +75,29 @@ def _sweep(first: int, end: int, kept: Path, flags: list[str]) -> int:
     """Judge seeds, over as many processes as it takes."""
     counts: collections.Counter[str] = collections.Counter()
     unprepared: collections.Counter[str] = collections.Counter()
-    started, seed = time.monotonic(), first
-    while seed < end:
-        child = Child("tests.fuzz.sweep", str(seed), str(end - seed), *flags, limit_s=_LIMIT_S)
-        while (row := child.row()) is not None:
-            if "begin" in row:
-                seed = row["begin"]
-                continue
-            _keep(kept, row)
+    started = time.monotonic()
+    seeds = range(first, end)
+    for seed, rows, ended in rows_of_each(seeds, lambda left: ("tests.fuzz.sweep", str(left[0]), str(len(left)), *flags), limit_s=_LIMIT_S):
+        for row in [*rows, {"seed": seed, "verdict": "crash", "count": 1, "text": ended}] if ended else rows:
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
             counts[row["verdict"]] += row["count"]
             if row["verdict"] == "unprepared":
                 unprepared[row["differences"][0][3]] += row["count"]
             _report(row)
-        status = child.end()
-        if status:
-            _keep(kept, {"seed": seed, "verdict": "crash", "count": 1, "text": f"exit status {status}"})
-            counts["crash"] += 1
-            _say(f"seed {seed}: the process ended with status {status}")
-        seed += 1
     minutes = (time.monotonic() - started) / 60
-    total = sum(counts.values())
-    _say(
-        f"{total:,} programs, {total / max(minutes, 1e-9):.0f} per minute: "
-        + ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
-    )
+    total = counts.total()
+    say(f"{total:,} programs, {total / max(minutes, 1e-9):.0f} per minute: {figures(counts)}")
     for text, count in unprepared.most_common():
-        _say(f"{count:,} unprepared: {text}")
+        say(f"{count:,} unprepared: {text}")
     return int(bool(counts["wrong"] or counts["crash"]))
 
 
-def _keep(kept: Path, row: dict[str, Any]) -> None:
-    with kept.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-
-
 def _report(row: dict[str, Any]) -> None:
+    if row["verdict"] == "crash":
+        say(f"seed {row['seed']}: {row['text']}")
     if row["verdict"] in ("wrong", "road"):
-        _say(f"\n# {row['verdict']}: " + "\n# ".join(str(item) for item in row["differences"]) + f"\n{row['script']}")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+        say(f"\n# {row['verdict']}: " + "\n# ".join(str(item) for item in row["differences"]) + f"\n{row['script']}")
 
 
 if __name__ == "__main__":

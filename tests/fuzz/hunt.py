@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from tests.fuzz.oracle import judge, judge_graph
 from tests.fuzz.plants import BEYOND_GRAPHS, PLANTS, planted
 from tests.fuzz.program import Program
 from tests.fuzz.sweep import quicken, rows_of
+from tests.sweep import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +28,9 @@ def hunt_all(chosen: Sequence[str], functions: int, seed: int, *, graphs: bool =
         started, cpu = time.monotonic(), time.process_time()
         found, judged = hunt(name, functions, seed, graphs=graphs)
         spent = f"{judged} programs, {time.process_time() - cpu:.0f} s of CPU, {time.monotonic() - started:.0f} s"
-        sys.stdout.write(f"{'found' if found else 'MISSED'}: {name}: {spent}{f', seed {found.seed}' if found else ''}\n")
+        say(f"{'found' if found else 'MISSED'}: {name}: {spent}{f', seed {found.seed}' if found else ''}")
         if found:
-            sys.stdout.write(f"    {found.to_json()}\n")
-        sys.stdout.flush()
+            say(f"    {found.to_json()}")
         missed += found is None
     return int(missed > 0)
 

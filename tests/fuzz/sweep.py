@@ -9,7 +9,6 @@ import json
 import logging
 import re
 import resource
-import sys
 import tempfile
 import time
 import warnings
@@ -21,6 +20,7 @@ from tests.fuzz.generator import parts_of, random_program
 from tests.fuzz.minimise import smallest
 from tests.fuzz.oracle import Verdict, judge, judge_graph
 from tests.fuzz.program import Program, part_of, script
+from tests.sweep import say_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,11 +55,11 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.first, given.first + given.count):
-            _say({"begin": seed})
+            say_row({"begin": seed})
             if not seed % 8:
                 gc.collect()
             for row in rows_of(seed, cache_dir=folder, seconds=given.minimise, graphs=given.graphs, reshapes=given.reshapes):
-                _say(row)
+                say_row(row)
     return 0
 
 
@@ -127,11 +127,6 @@ def touched_parts(program: Program, verdict: Verdict) -> set[int]:
             return set()
         found.add(int(ends.pop()))
     return found
-
-
-def _say(row: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(row) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.hostile import models
 from tests.hostile.material import originals
 from tests.hostile.mutations import verdict_of
+from tests.sweep import figures, say
 
 
 def main() -> int:
@@ -35,13 +36,9 @@ def main() -> int:
 def _models(count: int) -> int:
     counts, defects = models.hunt(count)
     for line in defects:
-        sys.stdout.write(f"  model {line}\n")
-    sys.stdout.write(f"{sum(counts.values()):,} models: {_figures(counts)}; {len(defects)} defects\n")
+        say(f"  model {line}")
+    say(f"{sum(counts.values()):,} models: {figures(counts)}; {len(defects)} defects")
     return 1 if defects else 0
-
-
-def _figures(counts: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
 
 
 def _captures(files: int, only: int | None) -> int:
@@ -52,9 +49,8 @@ def _captures(files: int, only: int | None) -> int:
             counts[verdict.kind] += 1
             if verdict.is_defect:
                 defects += 1
-                sys.stdout.write(f"  {number}: {verdict.kind} {verdict.detail}\n")
-                sys.stdout.flush()
-    sys.stdout.write(f"{sum(counts.values()):,} files: {_figures(counts)}; {defects} defects\n")
+                say(f"  {number}: {verdict.kind} {verdict.detail}")
+    say(f"{sum(counts.values()):,} files: {figures(counts)}; {defects} defects")
     return 1 if defects else 0
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,12 +13,12 @@ import onnx
 
 import ortlens
 from ortlens.errors import OrtLensError
-from tests.child import Child
 from tests.hostile.mutations import BYTES, LONGEST_S, Verdict
+from tests.sweep import rows_of_each, say_row
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "onnx"
 _MEMORY = 8 << 30
@@ -102,33 +100,23 @@ def judge_each(numbers: Iterable[int], folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     known = models()
     for number in numbers:
-        _say({"number": number})
+        say_row({"begin": number})
         signal.alarm(int(6 * LONGEST_S))
         verdict = judged_model(folder / "model.onnx", mutated_model(known, random.Random(number)))  # noqa: S311 - to be repeated
-        _say({"kind": verdict.kind, "detail": verdict.detail})
-
-
-def _say(row: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(row) + "\n")
-    sys.stdout.flush()
+        say_row({"kind": verdict.kind, "detail": verdict.detail})
 
 
 def hunt(count: int) -> tuple[Counter[str], list[str]]:
     """Damage and explain models, in processes that are started again when one ends."""
     counts: Counter[str] = Counter()
     defects: list[str] = []
-    begin = 0
     with tempfile.TemporaryDirectory() as folder:
-        while begin < count:
-            child = Child("tests.hostile", "--judge", str(begin), str(count), folder, limit_s=10 * LONGEST_S)
-            verdicts: dict[int, Verdict] = {}
-            while (row := child.row()) is not None:
-                begin = row.get("number", begin)
-                verdicts[begin] = Verdict(row.get("kind", "crashed"), row.get("detail", ""))
-            status = child.end()
-            if not verdicts:
-                raise RuntimeError(f"the process ended with status {status}")
-            counts.update(verdict.kind for verdict in verdicts.values())
-            defects += [f"{number}: {verdict.kind} {verdict.detail or status}" for number, verdict in verdicts.items() if verdict.is_defect]
-            begin += 1
+
+        def command(left: Sequence[int]) -> Sequence[str]:
+            return ("tests.hostile", "--judge", str(left[0]), str(count), folder)
+
+        for number, rows, ended in rows_of_each(range(count), command, limit_s=10 * LONGEST_S):
+            verdict = Verdict(**rows[0]) if rows else Verdict("crashed", ended)
+            counts[verdict.kind] += 1
+            defects += [f"{number}: {verdict.kind} {verdict.detail}"] if verdict.is_defect else []
     return counts, defects

@@ -114,6 +114,7 @@ def side(result: Bisection, version: str) -> BisectedSide:
     return next(row for row in result.rows if row.way == f"onnxruntime {version}")
 
 
+@pytest.mark.slow
 def test_the_base_is_what_is_installed(result: Bisection) -> None:
     base = result.base
     assert (base.way, base.output, base.unsteady, base.status) == (f"onnxruntime {installed()}", None, None, "ok")
@@ -123,6 +124,7 @@ def test_the_base_is_what_is_installed(result: Bisection) -> None:
     assert result.differs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "node"), [("9.1.0", "n_Tanh"), ("9.2.0", "n_Sqrt"), ("9.3.0", "n_Exp")])
 def test_a_planted_difference_is_named_with_its_node(version: str, node: str, result: Bisection) -> None:
     row = side(result, version)
@@ -133,6 +135,7 @@ def test_a_planted_difference_is_named_with_its_node(version: str, node: str, re
     assert bool(row.first.note) is (version != "9.1.0"), "a crash has its reason, and a fusion says so"
 
 
+@pytest.mark.slow
 def test_the_smallest_model_is_that_of_the_worst_difference_and_runs_by_itself(result: Bisection, tmp_path: Path) -> None:
     assert (result.smallest_side, result.smallest and result.smallest.nodes) == ("onnxruntime 9.3.0", 1)
     written = write_issue(result, tmp_path / "issue", "ortlens bisect chain.onnx")
@@ -150,6 +153,7 @@ def test_a_fusion_is_cut_out_with_what_it_fuses_and_the_reference_tells_who_is_r
     assert (result.smallest.nodes, result.smallest.right) == (2, "base")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc"), reason="the leak is planted in the C library's malloc")
 def test_a_leak_and_random_results_show_in_one_process(result: Bisection) -> None:
     leaking = side(result, "9.4.0").growth
@@ -173,6 +177,7 @@ def test_growth_is_sure_only_if_nearly_every_stretch_grows() -> None:
     assert growth_of([0] * 100, "heap") is None, "the system does not tell"
 
 
+@pytest.mark.slow
 def test_a_module_is_converted_once_and_its_levels_and_partitions_compared(
     versions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ def kept(way: str, columns: int, calls: str) -> list[bool]:
     return [int(line) > LARGE for line in done.stdout.split()]
 
 
-pytestmark = [pytest.mark.serial, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.mark.parametrize(("way", "columns"), [("compiled", 512), ("frozen", 512), ("loaded", 4)])

@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any
 
-from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from tests.figures import measured_with, read, write
 from tests.libraries.measure import Measurement, measured
 from tests.libraries.models import MODELS, PACKAGES, RANKS
+from tests.sweep import result_of_each, say
 
 _LIMIT_S = 300
 
 
-def _measured_apart(name: str) -> dict[str, Any]:
-    """One model in a process of its own, on one thread; a crash becomes a measurement too."""
-    with tempfile.TemporaryDirectory() as folder:
-        ended = run_in_subprocess(measured, (name,), limits=ProcessLimits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
-    found = Measurement(**ended.value) if ended.status == "ok" else Measurement(wrong=f"{ended.status}: {ended.reason}")
-    print(f"{name:50} {found.coverage:6.1%} {found.ratio:6.2f} {found.wrong}", flush=True)  # noqa: T201 - this program's output
-    return dataclasses.asdict(found)
-
-
 def main(names: list[str]) -> int:
     """Measure all, or those that are named and those that are missing, and write the figures."""
-    known = {} if not names else read("libraries")["models"]
-    rows = {name: known[name] if name in known and name not in names else _measured_apart(name) for name in (*MODELS, *RANKS)}
+    rows = read("libraries")["models"] if names else {}
+    everything = (*MODELS, *RANKS)
+    for name, ended in result_of_each(measured, [name for name in everything if name in names or name not in rows], seconds=_LIMIT_S):
+        found = Measurement(**ended.value) if ended.status == "ok" else Measurement(wrong=f"{ended.status}: {ended.reason}")
+        say(f"{name:50} {found.coverage:6.1%} {found.ratio:6.2f} {found.wrong}")
+        rows[name] = dataclasses.asdict(found)
+    rows = {name: rows[name] for name in everything}
     write("libraries", {"measured": measured_with("torch", "onnxruntime", *PACKAGES), "models": rows})
     return 1 if any(row["wrong"] for row in rows.values()) else 0
 

@@ -14,14 +14,14 @@ import collections
 import json
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tests.child import ROOT, Child
 from tests.figures import read, write
 from tests.opinfo.condensed import condensed, condensed_numbers
 from tests.opinfo.exceptions import CORNERS, LAYOUTS, reason_for
+from tests.sweep import ROOT, rows_of_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,33 +36,12 @@ _LIMIT_S = 120
 """Longest silence of a process: one sample takes a second at most, one import of torch some ten."""
 
 
-def _run(names: list[str], folder: Path, *child_arguments: str) -> None:
-    """Run operators one after the other, over as many processes as it takes."""
-    left = list(names)
-    while left:
-        child = Child(*child_arguments, *left, limit_s=_LIMIT_S)
-        current: str | None = None
-        rows: list[dict[str, Any]] = []
-        while (row := child.row()) is not None:
-            if "begin" in row:
-                _keep(folder, current, rows)
-                current, rows = row["begin"], []
-            else:
-                rows.append(row)
-        ended = f"nothing for {_LIMIT_S} s" if child.silent else ""
-        status = child.end()
-        if ended or status:
-            rows.append(
-                {"operator": current, "dtype": "", "road": "", "sample": len(rows), "verdict": "crash", "detail": ended or f"exit {status}"}
-            )
-        _keep(folder, current, rows)
-        left = left[left.index(current) + 1 :] if current in left else []
-
-
-def _keep(folder: Path, name: str | None, rows: list[dict[str, Any]]) -> None:
-    if name is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+def _run(names: list[str], folder: Path, *command: str) -> None:
+    """Run operators one after the other, and keep their outcomes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows, ended in rows_of_each(names, lambda left: (*command, *left), limit_s=_LIMIT_S):
+        crash = {"operator": name, "dtype": "", "road": "", "sample": len(rows), "verdict": "crash", "detail": ended}
+        (folder / f"{name}.json").write_text(json.dumps([*rows, crash] if ended else rows), encoding="utf-8")
 
 
 def kept(folder: Path = KEPT) -> dict[str, list[dict[str, Any]]]:
@@ -70,12 +49,9 @@ def kept(folder: Path = KEPT) -> dict[str, list[dict[str, Any]]]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
-def _measure(wanted: list[str], jobs: int, folder: Path, *child_arguments: str) -> None:
-    workers = [threading.Thread(target=_run, args=(wanted[place::jobs], folder, *child_arguments)) for place in range(jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+def _measure(wanted: list[str], jobs: int, folder: Path, *command: str) -> None:
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda place: _run(wanted[place::jobs], folder, *command), range(jobs)))
 
 
 def _measured_corners(names: list[str], jobs: int) -> list[dict[str, Any]]:
@@ -125,9 +101,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data", action="store_true", help="write the figures from the outcomes that are kept, and measure nothing")
     parser.add_argument("--numbers", action="store_true", help="measure operations on numbers, and nothing else")
     parser.add_argument("--corners", action="store_true", help="measure operators at their kinks, ends and infinities, and nothing else")
-    parser.add_argument(
-        "--layouts", action="store_true", help="compare strides, and what is written into reshaped results, and nothing else"
-    )
+    parser.add_argument("--layouts", action="store_true", help="compare strides, and writes into reshaped results, and nothing else")
     chosen = parser.parse_args(arguments)
     if chosen.corners:
         return _listed(_measured_corners(chosen.names, chosen.jobs))

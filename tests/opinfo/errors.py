@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from tests.integration.against_eager import twin
 from tests.opinfo import sweep
 from tests.opinfo.exceptions import ERRORS, reason_for
+from tests.sweep import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -172,9 +173,8 @@ def main(names: Sequence[str]) -> int:
             reason = reason_for(name, call.dtype, ERRORS)
             counts["calls that eager takes" if found is None else "as eager" if not found else "excluded" if reason else "wrong"] += 1
             if found and reason is None:
-                sys.stdout.write(f"{call.name}{' dynamic' if dynamic else ''}: {' '.join(found.split())}\n")
-                sys.stdout.flush()
-    sys.stdout.write(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "\n")
+                say(f"{call.name}{' dynamic' if dynamic else ''}: {' '.join(found.split())}")
+    say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return int(counts["wrong"] > 0)
 
 

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from tests.integration.against_eager import twin
 from tests.opinfo.sweep import difference
+from tests.sweep import figures, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,9 +128,8 @@ def main(names: Sequence[str]) -> int:
         verdict, said = verdict_of(case)
         counts[verdict] += 1
         if verdict in ("wrong", "control"):
-            sys.stdout.write(f"{name}: {verdict}: {' '.join(said.split())[:300]}\n")
-            sys.stdout.flush()
-    sys.stdout.write(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) + "\n")
+            say(f"{name}: {verdict}: {' '.join(said.split())[:300]}")
+    say(figures(counts))
     return int(counts["wrong"] > 0)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import random
 import sys
 import warnings
@@ -18,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ortlens import Lens
 from tests.integration.against_eager import twin
+from tests.sweep import say_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -209,10 +209,10 @@ def report(names: Sequence[str], outcomes: Callable[[str], Iterator[Outcome]]) -
     """Print what a function gives for each operator, as JSON lines."""
     torch.set_num_threads(1)
     for name in names:
-        print(json.dumps({"begin": name}), flush=True)  # noqa: T201 - the protocol with the parent
+        say_row({"begin": name})
         with contextlib.suppress(KeyboardInterrupt):
             for outcome in outcomes(name):
-                print(json.dumps(asdict(outcome)), flush=True)  # noqa: T201 - same
+                say_row(asdict(outcome))
                 torch.compiler.reset()
     return 0
 

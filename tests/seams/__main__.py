@@ -14,12 +14,7 @@ from collections import Counter
 from ortlens import _torch
 from tests.seams.faults import reached, seams
 from tests.seams.programs import BROKEN, WAYS, Kind, again, answers, outcome, tidy
-
-
-def say(line: str) -> None:
-    """Write a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+from tests.sweep import figures, say
 
 
 def reached_by(way: str) -> list[str]:
@@ -52,15 +47,11 @@ def main() -> int:
                 say(f"  {way}: {name}: {one.kind} {one.detail}")
         counts = Counter(one.kind for one in found.values())
         totals, names = totals + counts, names | set(chosen)
-        say(f"{way}: {len(hit)} reached, {len(chosen)} failed on purpose: {_figures(counts)}")
+        say(f"{way}: {len(hit)} reached, {len(chosen)} failed on purpose: {figures(counts)}")
     broken = sum(count for kind, count in totals.items() if kind in BROKEN)
     injected = f"{sum(totals.values()):,} faults injected into {len(names):,} of {len(by_name):,} functions"
-    say(f"{injected}: {_figures(totals)}; {broken} not survived")
+    say(f"{injected}: {figures(totals)}; {broken} not survived")
     return 1 if broken else 0
-
-
-def _figures(counts: Counter[Kind]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
 
 
 if __name__ == "__main__":

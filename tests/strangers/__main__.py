@@ -9,25 +9,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from tests.strangers.observe import BAD, observed
 from tests.strangers.programs import BY_NAME
+from tests.sweep import result_of_each, say
 
-_LINE = "{:32} {:4} {:4} {:13} {:34} {:40} {}\n"
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_LINE = "{:32} {:4} {:4} {:13} {:34} {:40} {}"
 
 
-def row_of(name: str, *, with_times: bool) -> dict[str, Any]:
-    """The row of one program, from a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        ended = run_in_subprocess(observed, (name, with_times, folder), limits=ProcessLimits(seconds=300, threads=1), folder=Path(folder))
-    program = BY_NAME[name]
-    return {"name": name, "group": program.group, "expected": program.first, **(ended.value or {"error": ended.reason})}
+def rows_of(names: Sequence[str], *, with_times: bool, jobs: int = 1) -> Iterator[dict[str, Any]]:
+    """Give the row of each program."""
+    for name, ended in result_of_each(observed, names, with_times, seconds=300, jobs=jobs):
+        program = BY_NAME[name]
+        yield {"name": name, "group": program.group, "expected": program.first, **(ended.value or {"error": ended.reason})}
 
 
 def problems(row: dict[str, Any]) -> list[str]:
@@ -46,7 +45,7 @@ def problems(row: dict[str, Any]) -> list[str]:
 def line_of(row: dict[str, Any]) -> str:
     """A row as text."""
     if "error" in row:
-        return f"{row['name']:32} {row['error']}\n"
+        return f"{row['name']:32} {row['error']}"
     signs = {True: "yes", False: "NO", None: "-"}
     said, true = (f"{row[name] / 1e3:.0f}" if row.get(name) is not None else "-" for name in ("said_ns", "true_ns"))
     ways = "; ".join(f"{way['way']} {way['outcome']}" + (f" {way['ratio']}x" if "ratio" in way else "") for way in row["followed"]) or "-"
@@ -64,19 +63,16 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the rows as JSON")
     options = parser.parse_args()
     rows = []
-    sys.stdout.write(_LINE.format("program", "1st", "line", "said/true", "first", "followed", "wrong"))
-    with ThreadPoolExecutor(options.jobs) as pool:
-        names = [name for name in BY_NAME if options.only in name]
-        for row in pool.map(partial(row_of, with_times=not options.no_times), names):
-            rows.append(row)
-            sys.stdout.write(line_of(row))
-            sys.stdout.flush()
+    say(_LINE.format("program", "1st", "line", "said/true", "first", "followed", "wrong"))
+    for row in rows_of([name for name in BY_NAME if options.only in name], with_times=not options.no_times, jobs=options.jobs):
+        rows.append(row)
+        say(line_of(row))
     if options.output:
         options.output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     wrong = sum(bool(problems(row)) for row in rows)
     failed = sum(way["outcome"] in BAD for row in rows for way in row.get("followed", ()))
     against = sum(len(row.get("contradictions", ())) for row in rows)
-    sys.stdout.write(f"{len(rows)} programs, {len(rows) - wrong} right; {failed} advices fail when followed, {against} contradictions\n")
+    say(f"{len(rows)} programs, {len(rows) - wrong} right; {failed} advices fail when followed, {against} contradictions")
     return 1 if wrong else 0
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import io
 import re
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -133,12 +134,16 @@ class Screen:
         return sum(group.node_count for group in fallback_groups(self.capture) if group.target == look.title)
 
 
-def observed(name: str, with_times: bool, folder: str) -> dict[str, Any]:  # noqa: FBT001 - through another process
+def observed(name: str, with_times: bool) -> dict[str, Any]:  # noqa: FBT001 - through another process
     """Return the row of a program."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    program = BY_NAME[name]
-    before = Loaded(program.source(), Path(folder, "before.py"))
+    with tempfile.TemporaryDirectory() as folder:
+        return _observed(BY_NAME[name], Path(folder), with_times=with_times)
+
+
+def _observed(program: Program, folder: Path, *, with_times: bool) -> dict[str, Any]:
+    before = Loaded(program.source(), folder / "before.py")
     first = Screen(before)
     wanted = set(program.first.split("|")) if program.first else set()
     named = [{look.kind, first.rule(look), first.kind(look)} for look in first.actions]

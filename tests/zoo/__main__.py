@@ -7,28 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from ortlens._shell import progress
-from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from tests.figures import measured_with, read, write
+from tests.sweep import result_of_each
 from tests.zoo.measure import Measurement, measured
 from tests.zoo.table import ARCHITECTURES
 
 _PACKAGES = ("torch", "transformers", "onnxruntime", "onnxscript", "ortlens")
 _LIMIT_S = 900
 _JOBS = os.cpu_count() or 1
-
-
-def _measured_apart(name: str) -> Measurement:
-    """One architecture in a process of its own, on one thread; a crash becomes a measurement too."""
-    with tempfile.TemporaryDirectory() as folder:
-        ended = run_in_subprocess(measured, (name,), limits=ProcessLimits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
-    if ended.status == "ok":
-        return Measurement(**ended.value)
-    return Measurement(model=name, family=ARCHITECTURES[name].family, error=ended.reason)
 
 
 def _report(measurement: Measurement) -> None:
@@ -42,8 +30,10 @@ def main(names: list[str]) -> int:
     """Measure, and write the figures."""
     rows = read("zoo")["architectures"] if names else {}
     wanted = [name for name in ARCHITECTURES if name in names or name not in rows]
-    with ThreadPoolExecutor(_JOBS) as pool, progress("model zoo", len(wanted), "architecture") as step:
-        for name, measurement in zip(wanted, pool.map(_measured_apart, wanted), strict=True):
+    with progress("model zoo", len(wanted), "architecture") as step:
+        for name, ended in result_of_each(measured, wanted, seconds=_LIMIT_S, jobs=_JOBS):
+            failure = {"model": name, "family": ARCHITECTURES[name].family, "error": ended.reason}
+            measurement = Measurement(**(ended.value if ended.status == "ok" else failure))
             rows[name] = measurement.row()
             _report(measurement)
             step(1)
