@@ -13,7 +13,7 @@ import torch
 
 import ortlens
 from ortlens.backend.basis import ab_timing
-from ortlens.lens.measuring import ledger_pass, measurement, observed, probes
+from ortlens.lens.measuring import ledger_pass, measurement, one_call, probes
 from ortlens.lens.observing import machine_peaks
 from ortlens.lens.profiling import device_trace, kernels
 from ortlens.lens.profiling.device_join import DeviceEvent, Launch, Trace
@@ -103,7 +103,7 @@ class FakeDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
-        for module in (ab_timing, ledger_pass, measurement, probes, observed, kernels, engine):
+        for module in (ab_timing, ledger_pass, measurement, probes, one_call, kernels, engine):
             monkeypatch.setattr(module, "waiting_for", lambda *_values: self.wait)
 
     def wait(self) -> None:
@@ -119,11 +119,11 @@ class FakeDevice:
 
 def test_observed_graphs_and_partitions_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(monkeypatch)
-    item = observed.Ran[Any](subject=None)
-    observed._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
+    item = one_call.Ran[Any](subject=None)
+    one_call._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
     assert device.events == ["wait", "call", "wait"]
     device.events.clear()
-    observed.timed(device.call(torch.sin), (torch.ones(2),))()
+    one_call.timed(device.call(torch.sin), (torch.ones(2),))()
     assert device.events == ["wait", "call", "wait"]
 
 

@@ -18,7 +18,7 @@ from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, waiting_for
 from ortlens.backend.observed import uncounted_eager
-from ortlens.lens.measuring.observed import instead, observe
+from ortlens.lens.measuring.one_call import instead, observe
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.units import counted, time_from_ns
