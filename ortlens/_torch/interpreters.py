@@ -28,13 +28,25 @@ def interpreter_scope() -> dict[str, Any]:
 
     return {
         "modes": torch._C._len_torch_dispatch_stack,
-        "has_mode": _has_mode,
+        "has_mode": _or_in_doubt(_has_mode),
         "forward_ad": forward_ad,
         "is_tracing": torch._C._is_tracing,
         "transform": torch._C._functorch.peek_interpreter_stack,
         "function_modes": torch._C._len_torch_function_stack,
-        "has_function_mode": _has_function_mode,
+        "has_function_mode": _or_in_doubt(_has_function_mode),
     }
+
+
+def _or_in_doubt(asks: Callable[[], bool]) -> Callable[[], bool]:
+    """Let PyTorch compute where it cannot be told what sees its operators: every call asks, and must not fail for that."""
+
+    def asked() -> bool:
+        try:
+            return asks()
+        except Exception:  # noqa: BLE001 - such as that a private name of torch is gone
+            return True
+
+    return asked
 
 
 def _has_mode() -> bool:

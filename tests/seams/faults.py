@@ -27,9 +27,10 @@ DOORS: dict[str, tuple[str, ...]] = {
     "lens/observing/compilations.py": ("Compilations.recording", "Compilations.elsewhere", "recorded.<locals>.call"),
     "lens/lens.py": ("Lens.__call__", "Lens._backend_for"),
     "backend/api.py": ("OrtBackend.__call__", "ortlens_backend"),
-    "backend/graph.py": ("CompiledGraph._first_run", "CompiledGraph.prepare", "CompiledGraph._with_views"),
+    "backend/graph.py": ("CompiledGraph._first_run", "CompiledGraph._is_captured", "CompiledGraph.prepare", "CompiledGraph._with_views"),
     "backend/lowering/entry.py": ("is_for_the_user", "_with_plain_tangents.<locals>.run_plainly"),
     "_torch/exporter.py": ("_Silence.match",),
+    "_torch/interpreters.py": ("_or_in_doubt.<locals>.asked",),
     "_torch/dynamo.py": ("is_signal",),
 }
 """The guard itself, what torch and Python call, which opens it, and what falling back needs too: a fault in there cannot be survived.
