@@ -78,8 +78,9 @@ class OrtBackend:
 
         recorder = CURRENT.get()
         before: set[str] = set()
-        ahead = not dry_run and _torch.compiles_ahead()
+        ahead = False
         try:
+            ahead = not dry_run and _torch.compiles_ahead()
             before = _graph_ids(recorder)
             with self.seen_by(recorder, graph_module):
                 compiled = self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run, ahead=ahead)

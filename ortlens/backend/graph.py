@@ -139,6 +139,7 @@ class CompiledGraph(PlannedGraph):
 
     def __init__(self, lowered: LoweredGraph, context: CompileContext, planner: Planner | RestoredPlan | None = None) -> None:
         """Plan and convert the graph; if that fails, PyTorch runs it."""
+        self.lowered, self.context = lowered, context  # for falling back, whatever fails
         self._is_guarded = lowered.compile_id is not None and planner is None  # by Dynamo, against most interpreters
         # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
         self.run: Callable[[list[Any]], list[Any]] = self._first_run

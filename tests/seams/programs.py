@@ -182,8 +182,8 @@ def _alike(given: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 _AFTERWARDS = "the program's own warning"
 
-SILENT = ("ortlens._shell.", "ortlens.backend.runtime.binding.Binding.__del__")
-"""Drawing a bar, finding the notebook, letting go: Python or the caller goes on without, and nothing is missing in the capture."""
+SILENT = ("ortlens._shell.", "ortlens.backend.runtime.binding.Binding.__del__", "ortlens._torch.interpreters._has_")
+"""Drawing a bar, finding the notebook, letting go, asking for modes: the caller goes on without, and nothing is missing in the capture."""
 
 
 def _reported(lens: Lens | None, warned: list[str]) -> Outcome:

@@ -20,6 +20,9 @@ NAMED = [
     ("Lens(journal=...)", "ortlens.lens.observing.environment.machine_facts"),
     ("Lens(journal=...)", "ortlens.trace.journal.Journal._write_calls"),
     ('Lens("eager")', "ortlens.trace.recorder.Recorder.add"),
+    ("no lens", "ortlens._torch.aot.compiles_ahead"),
+    ("no lens", "ortlens._torch.interpreters._has_mode"),
+    ("Lens", "ortlens.backend.graph.PlannedGraph.__init__"),
     # Others.
     ("Lens", "ortlens.trace.runlog.RunLog.record"),
     ("explain", "ortlens._torch.process.trace_again"),
