@@ -53,10 +53,14 @@ class PlannedGraph:
         self.phases = Phases()  # time spent in each phase of compilation
         self.failure: Exception | None = None  # why PyTorch runs the whole graph
         self._weights: dict[str, Any] = {}
+        self._begin(planner)
+
+    def _begin(self, planner: Planner | RestoredPlan | None) -> None:
+        """Plan and convert the graph."""
         if planner is None:
             from ortlens.backend.planner import Planner  # here, since what another process planned needs nothing that converts
 
-            planner = Planner(lowered, context, self.phases)
+            planner = Planner(self.lowered, self.context, self.phases)
         self._planner = planner
         self._plan()
 
@@ -139,16 +143,18 @@ class CompiledGraph(PlannedGraph):
 
     def __init__(self, lowered: LoweredGraph, context: CompileContext, planner: Planner | RestoredPlan | None = None) -> None:
         """Plan and convert the graph; if that fails, PyTorch runs it."""
-        self.lowered, self.context = lowered, context  # for falling back, whatever fails
         self._is_guarded = lowered.compile_id is not None and planner is None  # by Dynamo, against most interpreters
         # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
         self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
         self._lock = threading.RLock()
+        super().__init__(lowered, context, planner)
+
+    def _begin(self, planner: Planner | RestoredPlan | None) -> None:
         try:
-            super().__init__(lowered, context, planner)
-            if context.dry_run:
-                self.run = self._with_views(eager_graph(lowered.partitioned))
+            super()._begin(planner)
+            if self.context.dry_run:
+                self.run = self._with_views(eager_graph(self.lowered.partitioned))
         except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
             self._fall_back(error)
 

@@ -8,7 +8,6 @@ attribute `run`, which every call looks up, is replaced and put back.
 from __future__ import annotations
 
 import contextlib
-import functools
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -117,12 +116,13 @@ class ObservedGraph:
         return self.of.weight_inputs()
 
     def around(self, around: Callable[[GraphCall, list[Any]], list[Any]]) -> AbstractContextManager[None]:
-        """Pass each call through `around`, which takes the function of the graph and the list of inputs, which that empties."""
-        return _replaced(self.of, lambda inner: lambda args: around(inner, args))
+        """Pass each call through `around`, which takes the present function of the graph and the list of inputs, which that empties."""
+        inner = self.of.run
+        return _replaced(self.of, lambda args: around(inner, args))
 
     def in_torch(self) -> AbstractContextManager[None]:
         """Let PyTorch run the graph as it was lowered."""
-        return _replaced(self.of, lambda _inner: eager_graph(self.lowered))
+        return _replaced(self.of, eager_graph(self.lowered))
 
     def unlogged(self) -> GraphCall:
         """Return what runs the graph where no lens times the nodes that PyTorch runs."""
@@ -249,7 +249,8 @@ class ObservedPartition:
 
     def around(self, around: Callable[[PartitionRun, tuple[Any, ...]], tuple[Any, ...]]) -> AbstractContextManager[None]:
         """Pass every run through `around`, which takes the function that runs the partition, and its inputs."""
-        return _replaced(self.runner, lambda inner: lambda *args: around(inner, args))
+        inner = self.runner.run
+        return _replaced(self.runner, lambda *args: around(inner, args))
 
     def with_copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Copy the inputs that runs update in place, so that a run can be repeated."""
@@ -371,7 +372,7 @@ def unlogged(graphs: Iterable[ObservedGraph]) -> Iterator[None]:
         for graph in (graph.of for graph in graphs if graph.is_prepared):
             subjects: tuple[CompiledGraph | PartitionRunner, ...] = (graph, *graph.runners)
             for subject in subjects:
-                stack.enter_context(_replaced(subject, functools.partial(_instead_of, subject.unlogged())))
+                stack.enter_context(_replaced(subject, subject.unlogged()))
         yield
 
 
@@ -413,20 +414,14 @@ def provider_of(device: torch.device) -> str | None:
 
 
 @contextlib.contextmanager
-def _replaced(subject: PartitionRunner | CompiledGraph, wrap: Callable[[Any], Any]) -> Iterator[None]:
+def _replaced(subject: PartitionRunner | CompiledGraph, outer: Callable[..., Any]) -> Iterator[None]:
     """Replace the function that a graph or partition runs while the context lasts, or until the subject replaces it for a right result."""
-    inner = subject.run
-    outer = wrap(inner)
-    subject.run = outer
+    inner, subject.run = subject.run, outer
     try:
         yield
     finally:
         if subject.run is outer:
             subject.run = inner
-
-
-def _instead_of(other: Callable[..., Any], _run: Callable[..., Any]) -> Callable[..., Any]:
-    return other
 
 
 _UNRECORDED = RunnerCallbacks()

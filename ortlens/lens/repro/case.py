@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis import provenance
 from ortlens.backend.observed import disabled_rewrites, operators_of
 from ortlens.errors import UsageError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ortlens.backend.partitioning.extraction import GraphPartition
 
 
-_CPU = "CPUExecutionProvider"
 _PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")
 _HEAD = """\
 # The operators as PyTorch runs them.
@@ -83,7 +83,7 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
         "inputs": given,
         "outputs": made.outputs,
         "frozen": made.frozen,
-        "providers": [_CPU],
+        "providers": [CPU],
         "ran_on": list(made.providers),
         "threads": made.threads,
         "disabled_optimizers": made.disabled,
@@ -166,7 +166,7 @@ class _ModelOfCase:
         self.proto: onnx.ModelProto | None = None
         self.outputs: list[dict[str, Any]] = []
         self.frozen: list[str] = []
-        self.providers: tuple[str, ...] = (_CPU,)
+        self.providers: tuple[str, ...] = (CPU,)
         self.threads, self.disabled = 0, list[str]()
         if partition is not None and not hidden:
             self._take(subject, partition.model, partition.orders)
