@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ortlens.analysis.answers.check import VerdictRow
-from ortlens.analysis.answers.overview import FACTS, Fact
-from ortlens.analysis.answers.surveyed import SurveyRow
+from ortlens.analysis.answers.overview import FACTS, Fact, SurveyRow
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime

@@ -1,7 +1,8 @@
-"""Facts about a capture that several rules need."""
+"""What things cost per call: sessions and kernels, entering ONNX Runtime, operators that stay in PyTorch, lines of the program."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import Counter
@@ -20,13 +21,17 @@ from ortlens.analysis.index import (
     partitions_by_graph,
     partitions_by_id,
     sessions_by_partition,
+    summed,
 )
-from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
+from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.timing import call_times, calls_by_graph, fallback_ns, graph_times
+from ortlens.trace.records import column, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Partition, Session
+    from ortlens.trace.records import Capture, Fallback, FallbackCause, Graph, Kernel, LedgerPart, Node, Partition, ReasonCode, Session
+
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
@@ -188,3 +193,142 @@ def most_common(names: list[str], limit: int = 3) -> str:
     """List the names that occur most often, as in `aten.a (3 times), aten.b`."""
     ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:limit]
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackGroup:
+    """Nodes with one operator and one reason that stay in PyTorch."""
+
+    target: str = column("Operator, as `aten.median.dim`.", brief=1)
+    reason_code: ReasonCode = column("Why, as a code.")
+    reason: str = column("Why, in words, of the first node.", brief=3)
+    exception: str | None = column("What was raised, with its class, of the first node that has one.")
+    node_count: int = column("Nodes of the current graphs.", brief=2)
+    file: str | None = column("File of the first user line known.", brief=4)
+    line: int | None = column("Its number.")
+    source: str | None = column("Its text.", brief=6)
+    module: str | None = column(
+        "Path and class of the nn.Module of that node, or of the first that has one, as `layers.0 (GELU)`.", brief=5
+    )
+    calls: int = column("How often PyTorch ran them, earlier versions of the graphs included.")
+    total_ns: int = column("Time it spent in them, likewise.", unit="ns")
+    call_ns: int | None = column("Time in them per call of the model, see `timing.fallback_ns`; None without calls.", unit="ns", brief=7)
+    splitting_ns: int = column(
+        "Besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing.", unit="ns"
+    )
+    cause: FallbackCause | None = column("What else is known of why, of the first node.")
+    graph_ids: tuple[str, ...] = column("The current graphs that they are in.")
+    dtype: str | None = column("Data type of the first node.")
+
+
+@once
+def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
+    """Group what stays in PyTorch by operator and reason, slowest first, then most frequent.
+
+    Nodes are counted in the current graphs, so that the counts agree with the coverage; times are summed over every version, since that
+    time was really spent.
+    """
+    replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
+    prices, splitting = fallback_ns(capture), splitting_costs(capture)
+    members = grouped(((row.target, row.reason_code), row) for row in capture.fallbacks)
+    dtypes = {(node.graph_id, node.node): node.dtype for node in capture.nodes}
+    modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
+    counts = {cause: sum(row.graph_id not in replaced for row in rows) for cause, rows in members.items()}
+
+    def group(rows: list[Fallback], node_count: int) -> FallbackGroup:
+        placed = min(rows, key=lambda row: (not row.file, (row.graph_id, row.node) not in modules))  # the first of the best
+        priced = [prices[row.graph_id, row.node] for row in rows if row.calls and prices]
+        return FallbackGroup(
+            exception=next((row.exception for row in (placed, *rows) if row.exception), None),
+            node_count=node_count,
+            module=modules.get((placed.graph_id, placed.node)),
+            calls=sum(row.calls for row in rows),
+            total_ns=sum(row.total_ns for row in rows),
+            call_ns=round(sum(priced)) if priced else None,
+            splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
+            graph_ids=tuple(dict.fromkeys(row.graph_id for row in rows if row.graph_id not in replaced)),
+            dtype=dtypes.get((placed.graph_id, placed.node)),
+            **same(placed, "target", "reason_code", "reason", "file", "line", "source", "cause"),
+        )
+
+    kept = [group(rows, counts[cause]) for cause, rows in members.items() if counts[cause]]
+    return tuple(sorted(kept, key=lambda group: (-(group.call_ns or 0), -group.total_ns, -group.node_count, group.target)))
+
+
+def _module(node: Node) -> str:
+    return f"{node.module} ({node.module_type})" if node.module_type else f"{node.module}"
+
+
+_MOST = 3
+_LEAST = 0.05  # share of a call below which a line is not worth a place on the first screen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowLine:
+    """One line."""
+
+    file: str
+    line: int
+    source: str | None  # its text; None where it is not known
+    ns: int  # time per call of the model, of the newest version of each graph
+    share: float  # of the whole call, 0 to 1
+    is_torch: bool  # whether most of it is in PyTorch
+
+
+@once
+def slow_lines(capture: Capture) -> tuple[SlowLine, ...]:
+    """Find the slowest lines that take at least a twentieth of a call, slowest first.
+
+    Empty where kernels of a session were not measured: then the slowest line may be one that has no time.
+    """
+    totals = ledger_totals(capture)
+    if totals is None or not totals.is_measured or (capture.sessions and not capture.kernels):
+        return ()
+    in_ort, in_torch = _by_line(capture)
+    sums = {at: in_ort.get(at, 0.0) + in_torch.get(at, 0.0) for at in {**in_ort, **in_torch}}
+    sources = {(node.file, node.line): node.source for node in capture.nodes if node.source}
+    ranked = sorted(sums.items(), key=lambda item: -item[1])[:_MOST]
+    return tuple(
+        SlowLine(
+            file=file,
+            line=line,
+            source=sources.get((file, line)),
+            ns=round(ns),
+            share=min(ns / totals.total_ns, 1.0),
+            is_torch=in_torch.get((file, line), 0.0) > ns / 2,
+        )
+        for (file, line), ns in ranked
+        if math.isfinite(ns) and ns >= _LEAST * totals.total_ns
+    )
+
+
+def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
+    """Sum the time per call of the model in kernels and in operators of PyTorch, of the newest version of each graph."""
+    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+    graph_of = graph_by_partition(capture)
+    called = {item.session_id for item in capture.sessions if graph_of.get(item.partition_id) in current}
+    runs = runs_per_call(capture)
+    in_ort = summed(
+        ((kernel.file, kernel.line), (kernel.mean_ns or 0) * runs.get(kernel.session_id, 1.0))
+        for kernel in capture.kernels
+        if kernel.file and kernel.line is not None and kernel.session_id in called
+    )
+    timed = fallback_ns(capture)
+    in_torch = summed(
+        ((row.file, row.line), timed.get((row.graph_id, row.node), 0.0))
+        for row in capture.fallbacks
+        if row.file and row.line is not None and row.graph_id in current
+    )
+    return in_ort, in_torch
+
+
+def runs_per_call(capture: Capture) -> dict[str, float]:
+    """Count the runs of each session per call: the entries of its graph, shared among a partition's sessions by their calls."""
+    entries = {graph.graph_id: graph.entries_per_call or 1.0 for graph in capture.graphs}
+    graph_of = graph_by_partition(capture)
+    calls = summed((session.partition_id, session.calls) for session in capture.sessions)
+    return {
+        session.session_id: entries.get(graph_of.get(session.partition_id, ""), 1.0)
+        * (session.calls / calls[session.partition_id] if calls[session.partition_id] else 1.0)
+        for session in capture.sessions
+    }

@@ -1,18 +1,149 @@
-"""What a capture says about an ONNX model that was explained, or about a session that was watched."""
+"""ONNX models in a capture: what ONNX Runtime changed in them, and one that was explained, or a session that was watched."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.fusions import fusions
-from ortlens.analysis.index import once, summed
+from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import once, sessions_by_id, summed
+from ortlens.trace.records import Confidence, column, optional, same
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Kernel, Session
+
+
+Change: TypeAlias = Literal["fused", "changed", "inserted", "unknown", "gone"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """One difference between the ONNX model and what ran."""
+
+    partition_id: str = column("Partition of the model.")
+    session_id: str = column("Session that was profiled.")
+    change: Change = column(
+        "`fused`: several nodes became one. `changed`: one became another operator. `inserted`: a new node between others. "
+        "`unknown`: a node of unknown origin. `gone`: a node that no kernel computes, because it was folded into a constant, merged with "
+        "an equal one, removed as a no-op, or is in a branch that was not taken."
+    )
+    kernel: str | None = optional("Name of the node that ran; empty for `gone`.")
+    op_type: str | None = optional("Its operator.")
+    provider: str | None = optional("Execution provider that ran it.")
+    onnx_nodes: tuple[str, ...] = column("Nodes of the model before.", default=())
+    onnx_ops: tuple[str, ...] = column("Their operators; empty for `gone`.", default=())
+    nodes: tuple[str, ...] = column("FX nodes that it computes.", default=())
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
+    confidence: Confidence = column("Confidence of the origin.", default="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimised:
+    """Nodes of the ONNX model beside the kernel that computes them."""
+
+    session_id: str
+    # as of a `Fusion`; None where the node ran as it was; `shared` where several kernels may compute it
+    change: Change | Literal["shared"] | None
+    onnx_nodes: tuple[tuple[str, str], ...]  # nodes of the model, with their operators where known
+    kernel: Kernel | None  # the kernel; None for nodes that none computes, or one of several
+
+
+def optimised(capture: Capture) -> tuple[Optimised, ...]:
+    """Lay each profiled model beside what ran of it, in the order of the model; empty where nothing was profiled.
+
+    A kernel that ONNX Runtime inserted follows the one before it.
+    """
+    partitions = {session.session_id: session.partition_id for session in capture.sessions}
+    models: dict[str, dict[str, str]] = defaultdict(dict)
+    for node in capture.nodes:
+        if node.partition_id is not None:
+            models[node.partition_id] |= zip_longest(node.onnx_nodes, node.onnx_ops[: len(node.onnx_nodes)], fillvalue="")
+    return tuple(
+        row
+        for session_id, kernels in kernels_by_session(capture.kernels).items()
+        if session_id in partitions
+        for row in _optimised(session_id, kernels, models[partitions[session_id]])
+    )
+
+
+def _optimised(session_id: str, kernels: list[Kernel], model: dict[str, str]) -> Iterator[Optimised]:
+    """Yield the rows of a session; `model` has the operator of each node, in order."""
+    ops = model | {name: op for kernel in kernels for name, op in zip(kernel.onnx_nodes, kernel.onnx_ops, strict=False)}
+    places = {name: number for number, name in enumerate(model)}
+    own = own_nodes(kernels)
+    placed: list[tuple[int, Optimised]] = []
+    for kernel, names in zip(kernels, own, strict=True):
+        nodes = tuple((name, ops.get(name, "")) for name in names)
+        at = min((places[name] for name in names if name in places), default=placed[-1][0] if placed else -1)
+        change = _change(replace(kernel, onnx_nodes=names, onnx_ops=tuple(op for _, op in nodes)))
+        placed.append((at, Optimised(session_id=session_id, change=change, onnx_nodes=nodes, kernel=kernel)))
+    computed = {name for kernel in kernels for name in kernel.onnx_nodes}
+    for name in {**model, **dict.fromkeys(computed)}.keys() - {name for names in own for name in names}:
+        row = Optimised(
+            session_id=session_id, change="shared" if name in computed else "gone", onnx_nodes=((name, ops.get(name, "")),), kernel=None
+        )
+        placed.append((places.get(name, len(places)), row))
+    yield from (row for _, row in sorted(placed, key=lambda item: item[0]))
+
+
+def own_nodes(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
+    """Return for each kernel of one session the ONNX nodes that no other kernel may compute, in their order.
+
+    Where ONNX Runtime renames a value, the nodes before it are among the origins of every kernel that reads it.
+    """
+    claims = Counter(name for kernel in kernels for name in set(kernel.onnx_nodes))
+    return [tuple(name for name in kernel.onnx_nodes if claims[name] == 1) for kernel in kernels]
+
+
+def fusions(capture: Capture) -> tuple[Fusion, ...]:
+    """List what ONNX Runtime's rewrites changed in the profiled models; nodes that ran as they were have no row."""
+    sessions = sessions_by_id(capture)
+    by_session = kernels_by_session(capture.kernels)
+    return tuple(row for name, kernels in by_session.items() if name in sessions for row in _of_session(capture, sessions[name], kernels))
+
+
+def _of_session(capture: Capture, session: Session, kernels: list[Kernel]) -> Iterator[Fusion]:
+    for kernel in kernels:
+        change = _change(kernel)
+        if change is not None:
+            yield Fusion(
+                partition_id=session.partition_id,
+                session_id=session.session_id,
+                change=change,
+                **same(kernel, "kernel", "op_type", "provider", "onnx_nodes", "onnx_ops", "nodes", "file", "line", "confidence"),
+            )
+    yield from _gone(capture, session, {name for kernel in kernels for name in kernel.onnx_nodes})
+
+
+def _change(kernel: Kernel) -> Change | None:
+    if not kernel.onnx_nodes:
+        return "inserted" if kernel.node is not None else "unknown"
+    if len(kernel.onnx_nodes) > 1:
+        return "fused"
+    return None if kernel.onnx_ops == (kernel.op_type,) else "changed"
+
+
+def _gone(capture: Capture, session: Session, computed: set[str]) -> Iterator[Fusion]:
+    for node in capture.nodes:
+        if node.partition_id != session.partition_id:
+            continue
+        for onnx_node in node.onnx_nodes:
+            if onnx_node not in computed:
+                computed.add(onnx_node)  # of a node that several FX nodes share, one row
+                yield Fusion(
+                    partition_id=session.partition_id,
+                    session_id=session.session_id,
+                    change="gone",
+                    onnx_nodes=(onnx_node,),
+                    nodes=(node.node,),
+                    file=node.file,
+                    line=node.line,
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ortlens.analysis.answers.surveyed import SurveyRow
+    from ortlens.analysis.answers.overview import SurveyRow
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.studies.bisect import Bisection
     from ortlens.studies.tune import Trial

@@ -209,7 +209,7 @@ def measured(case: Case, extras: CaseExtras, folder: str) -> dict[str, Any]:
     stage("importing torch")
     import torch
 
-    from ortlens.analysis.answers.surveyed import figures_of
+    from ortlens.analysis.answers.overview import figures_of
     from ortlens.job.inputs import inputs_from_texts
     from ortlens.job.request import Request
     from ortlens.job.targets import call_from_text

@@ -26,7 +26,7 @@ from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
 from ortlens._shell import progress
-from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
+from ortlens.analysis.answers.overview import SurveyRow, figures_of
 from ortlens.analysis.problems.advice import advised
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.observing.environment import option_text

@@ -13,13 +13,11 @@ from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors, with_clear_os_errors
 from ortlens._shell import in_notebook
 from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
-from ortlens.analysis.answers.overview import compilation_count
-from ortlens.analysis.answers.surveyed import key_figures
+from ortlens.analysis.answers.overview import compilation_count, key_figures
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
-from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
-from ortlens.analysis.onnx_model import is_onnx_model
+from ortlens.analysis.onnx_model import Fusion, fusions, is_onnx_model
 from ortlens.analysis.problems.advice import advised
 from ortlens.analysis.problems.stream import finding_records
 from ortlens.analysis.ranks import merged

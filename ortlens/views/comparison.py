@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.compare.changes import Change
-from ortlens.analysis.compare.comparison import AlignedOperator, compared
+from ortlens.analysis.compare.comparison import AlignedOperator, compared, panes
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime
-from ortlens.analysis.compare.side_by_side import panes
 from ortlens.trace.records import Break
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.units import counted, time_from_ns
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ortlens.analysis.compare.comparison import Compared
-    from ortlens.analysis.compare.side_by_side import Difference, PaneRow, PaneSide
+    from ortlens.analysis.compare.comparison import Compared, Difference, PaneRow, PaneSide
     from ortlens.trace.records import Capture
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
+from ortlens.analysis.costs import runs_per_call
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.index import graph_by_partition, grouped, summed
 from ortlens.analysis.ledger import ledger_from_logs, totals_of
-from ortlens.analysis.slow_lines import runs_per_call
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
 from ortlens.views.wording import PHASE_WORDS
 

@@ -18,15 +18,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens.analysis.answers.overview import graph_rows
-from ortlens.analysis.answers.verdict import recompiles_by_role
+from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
 from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
+from ortlens.analysis.costs import fallback_groups, slow_lines
 from ortlens.analysis.coverage import coverage_of
-from ortlens.analysis.fallbacks import fallback_groups
-from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of, problems_of, records_of
 from ortlens.analysis.roofline import Roof, roofs
-from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.speed import is_busy
 from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns
 from ortlens.trace.codec import json_float, plain

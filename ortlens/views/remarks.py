@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.costs import slow_lines
 from ortlens.analysis.problems.stream import problems_of
-from ortlens.analysis.slow_lines import slow_lines
 from ortlens.trace.sources import is_own
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import KIND_WORDS, facts_of_action

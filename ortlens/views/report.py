@@ -13,7 +13,7 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortlens.analysis.fusions import optimised
+from ortlens.analysis.onnx_model import optimised
 from ortlens.trace.facts import facts_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.hints import SAVED
@@ -27,7 +27,7 @@ from ortlens.views.wording import clipped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ortlens.analysis.fusions import Change, Optimised
+    from ortlens.analysis.onnx_model import Change, Optimised
     from ortlens.trace.records import Capture
     from ortlens.views.hints import Hints
 

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.answers.overview import break_occurrences
-from ortlens.analysis.answers.verdict import recompiles_by_role
+from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
+from ortlens.analysis.costs import fallback_groups, slow_lines
 from ortlens.analysis.coverage import coverage_of, own_recompiles
-from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.memory import call_memory
-from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.advice import advised, hint_for
 from ortlens.analysis.problems.stream import findings_of, problems_of
-from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.speed import is_busy
 from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks
 from ortlens.units import counted, percent, time_from_ns
@@ -43,8 +41,7 @@ from ortlens.views.wording import PHASE_WORDS, clipped, first_sentence, function
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ortlens.analysis.fallbacks import FallbackGroup
-    from ortlens.analysis.slow_lines import SlowLine
+    from ortlens.analysis.costs import FallbackGroup, SlowLine
     from ortlens.trace.records import Break, Capture, Recompile
     from ortlens.views.hints import Hints
     from ortlens.views.table import ShownTable

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.answers.overview import explain_calls, graph_rows
-from ortlens.analysis.answers.verdict import is_wholly_compared, ort_share, recompiles_by_role
+from ortlens.analysis.answers.verdict import is_wholly_compared, numbers_of, ort_share, recompiles_by_role
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
-from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
@@ -18,8 +17,8 @@ from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, vi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ortlens.analysis.fallbacks import FallbackGroup
-    from ortlens.analysis.numbers import NumericsSummary
+    from ortlens.analysis.answers.verdict import NumericsSummary
+    from ortlens.analysis.costs import FallbackGroup
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Capture

@@ -17,7 +17,7 @@ from ortlens.views.table import shown_columns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.analysis.answers.surveyed import SurveyRow
+    from ortlens.analysis.answers.overview import SurveyRow
     from ortlens.trace.records import Capture
     from ortlens.views.table import ShownColumn
 

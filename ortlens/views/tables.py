@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import current_graphs, own_recompiles
-from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.memory import memory
 from ortlens.analysis.problems.stream import finding_records

@@ -7,13 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.answers.overview import uncounted_calls
-from ortlens.analysis.answers.verdict import ort_share, verdict_of
-from ortlens.analysis.computed_ahead import computed_ahead
-from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
+from ortlens.analysis.answers.verdict import numbers_of, ort_share, verdict_of
+from ortlens.analysis.coverage import computed_ahead, coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.memory import call_memory
-from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import is_busy, is_crowded, spread_of

@@ -14,7 +14,7 @@ from ortlens.units import percent, times
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.analysis.numbers import Farthest
+    from ortlens.analysis.answers.verdict import Farthest
     from ortlens.trace.records import LedgerPartName, ReasonCode
 
 REASON_WORDS: Mapping[ReasonCode, str] = {

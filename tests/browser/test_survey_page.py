@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.answers.surveyed import SurveyRow
+from ortlens.analysis.answers.overview import SurveyRow
 from ortlens.views.survey_page import survey_page
 from tests.browser.page import BROWSER_MARKS
 from tests.recorded import recorded

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.answers.surveyed import key_figures
+from ortlens.analysis.answers.overview import key_figures
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import TABLES

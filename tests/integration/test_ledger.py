@@ -13,7 +13,7 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from ortlens.analysis.fallbacks import fallback_groups
+from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.speed import call_pace
 from ortlens.backend.basis import ab_timing

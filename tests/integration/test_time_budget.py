@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.answers.verdict import verdict_of
-from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.answers.verdict import numbers_of, verdict_of
 from ortlens.errors import UsageError
 from ortlens.job.request import Request
 from ortlens.job.work import explained as request_explained

@@ -20,8 +20,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ortlens
+from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import coverage_of, own_recompiles
-from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.problems.stream import problems_of
 from tests.strangers.contradictions import contradictions
 from tests.strangers.programs import BY_NAME

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ortlens.analysis.answers.verdict import tolerances_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
-from ortlens.analysis.numbers import tolerances_of
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
 from ortlens.units import counted
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.compare.comparison import Compared
     from ortlens.analysis.compare.durations import Timing
     from ortlens.trace.records import Capture, Numeric
+
 
 Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
 LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]

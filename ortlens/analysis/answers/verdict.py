@@ -2,23 +2,143 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of, current_graphs, is_dry_run, own_recompiles
+from ortlens.analysis.index import once
 from ortlens.analysis.ledger import ledger_totals
-from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.speed import Pace, call_pace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.speed import SpeedVerdict
-    from ortlens.trace.records import Capture, Figures, LedgerPartName, StepRole
+    from ortlens.trace.records import Capture, Figures, LedgerPartName, Numeric, StepRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNumbers:
+    """The verdict on a call as a whole: its results, what it wrote, its gradients."""
+
+    right: int  # parts that match PyTorch
+    wrong: tuple[Numeric, ...]  # parts that differ
+    unchecked: int  # parts without a verdict
+    why: str  # why the first of these has none
+    is_open: bool  # whether that one was compared, and PyTorch leaves the answer open
+    undecided: float = 0.0  # the largest absolute difference in parts that were compared without a verdict; 0 without one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Farthest:
+    """The compared value that is farthest from PyTorch's, for its tolerance."""
+
+    max_abs: float  # its largest absolute difference
+    max_rel: float | None  # the same relative to the size of the value; None where that is not known
+    tolerances: float | None  # how many tolerances that is; None where they are not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericsSummary:
+    """The verdict on the numbers of a capture."""
+
+    right: int  # values inside partitions that were compared and are right
+    wrong: int  # values inside partitions that were compared and are wrong
+    unchecked: tuple[tuple[str, bool, int], ...]  # reasons why values have no verdict, whether compared, how many; the most frequent first
+    first: Numeric | None  # the first of them that is wrong, in the order of the graph; None when none is
+    origins: tuple[Numeric, ...]  # values that are the first to hold NaN or infinities
+    per_op: bool  # whether operators were compared one by one, each on PyTorch inputs
+    partitions: int  # partitions that the values are from
+    eager_nodes: int  # nodes that PyTorch runs, which need no comparison
+    call: CallNumbers | None = None  # the verdict on the call as a whole; None when it was not compared
+    left_out: int = 0  # values that were not compared, or not in all calls, because the time of `verify` was over
+    farthest: Farthest | None = None  # what differs most; None where everything is equal, or nothing finite was compared
+
+    @property
+    def compared(self) -> int:
+        """Values that were compared."""
+        return self.right + self.wrong
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all that was compared, the call as a whole included, is as PyTorch gives it."""
+        right, wrong = (self.right, self.wrong) if self.call is None else (self.right + self.call.right, self.wrong + len(self.call.wrong))
+        return right > 0 and not wrong and not self.is_undecided
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the call as a whole differs from PyTorch's where PyTorch leaves the answer open, as it does the order of equal values."""
+        return self.call is not None and self.call.undecided > 0 and not self.call.right and not self.call.wrong
+
+
+@once
+def numbers_of(capture: Capture) -> NumericsSummary | None:
+    """Sum up the compared values; None when nothing was compared, which is no verdict at all."""
+    if not capture.numerics:
+        return None
+    rows = [row for row in capture.numerics if row.scope != "call"]
+    reasons = Counter((why_not(row), row.is_undecided) for row in rows if row.ok is None)
+    return NumericsSummary(
+        right=sum(row.ok is True for row in rows),
+        wrong=sum(row.ok is False for row in rows),
+        unchecked=tuple((why, is_open, count) for (why, is_open), count in reasons.most_common()),
+        first=next((row for row in rows if row.first_divergence), None),
+        origins=tuple(row for row in rows if row.nonfinite == "origin"),
+        per_op=any(row.scope == "op" for row in rows),
+        partitions=len({row.partition_id for row in rows}),
+        eager_nodes=len(capture.fallbacks),
+        call=_call_of([row for row in capture.numerics if row.scope == "call"]),
+        left_out=sum(row.left_out for row in capture.numerics),
+        farthest=_farthest(capture.numerics),
+    )
+
+
+def why_not(row: Numeric) -> str:
+    """Say why a value has no verdict; captures of earlier versions hold only the whole note."""
+    return row.why or row.note or "no reason was recorded"
+
+
+def tolerances_of(max_abs: float, max_rel: float, row: Numeric) -> float:
+    """Bound a difference in tolerances: an element may differ by `atol` and by `rtol` times its size; infinite if both are 0."""
+    return min(_over(max_abs, row.atol), _over(max_rel, row.rtol))
+
+
+def _over(difference: float, allowed: float | None) -> float:
+    return abs(difference) / allowed if allowed else math.inf if difference else 0.0
+
+
+def _farthest(rows: Sequence[Numeric]) -> Farthest | None:
+    found = [
+        Farthest(
+            max_abs=row.max_abs,
+            max_rel=row.max_rel,
+            tolerances=None
+            if row.max_rel is None or (row.atol is None and row.rtol is None)
+            else tolerances_of(row.max_abs, row.max_rel, row),
+        )
+        for row in [row for row in rows if row.ok is False] or rows  # of wrong values, how wrong they are
+        if row.ok is not None and row.max_abs and math.isfinite(row.max_abs) and math.isfinite(row.max_rel or 0.0)
+    ]
+    return max(found, key=lambda one: (one.tolerances or 0.0, one.max_rel or 0.0, one.max_abs), default=None)
+
+
+def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:
+    if not rows:
+        return None
+    unchecked = [row for row in rows if row.ok is None]
+    return CallNumbers(
+        right=sum(row.ok is True for row in rows),
+        wrong=tuple(row for row in rows if row.ok is False),
+        unchecked=len(unchecked),
+        why=why_not(unchecked[0]) if unchecked else "",
+        is_open=bool(unchecked) and unchecked[0].is_undecided,
+        undecided=max((row.max_abs for row in unchecked if row.max_abs and math.isfinite(row.max_abs)), default=0.0),
+    )
+
 
 TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
 """Of a call as a whole; `planned` where nothing ran, `none` where ONNX Runtime runs nothing, `empty` where nothing was compiled."""

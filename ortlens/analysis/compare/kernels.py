@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.fusions import own_nodes
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import graph_by_partition, grouped
+from ortlens.analysis.onnx_model import own_nodes
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
 from ortlens.trace.records import column, optional

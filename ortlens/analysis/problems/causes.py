@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.computed_ahead import effort
+from ortlens.analysis.coverage import effort
 from ortlens.analysis.index import grouped, summed
 from ortlens.units import size_from_bytes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import coverage_of
-from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.break_rules import DROPOUT, trains_always
 from ortlens.analysis.problems.catalogue import Advice, advise, worded
@@ -17,7 +17,7 @@ from ortlens.trace.records import same
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from ortlens.analysis.fallbacks import FallbackGroup
+    from ortlens.analysis.costs import FallbackGroup
     from ortlens.analysis.problems.problem import Problem, ProblemRule
     from ortlens.trace.records import Capture
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ortlens.analysis.fusions import fusions
 from ortlens.analysis.identity import Link, links
+from ortlens.analysis.onnx_model import fusions
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from tests.unit.analysis import hand_made

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortlens.analysis.answers.verdict import verdict_of
-from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.answers.verdict import numbers_of, verdict_of
 from ortlens.trace import records as r
 from ortlens.views.sentences import numbers_sentence, verdict_sentence
 from ortlens.views.tiles import tiles_of

@@ -7,7 +7,7 @@ import pytest
 
 from ortlens.analysis.answers.overview import break_occurrences, compilation_count, graph_rows
 from ortlens.analysis.answers.verdict import ort_share
-from ortlens.analysis.fallbacks import fallback_groups
+from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Recompile

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.answers.check import Limits, verdicts_of
-from ortlens.analysis.compare.comparison import compared
-from ortlens.analysis.compare.side_by_side import panes
+from ortlens.analysis.compare.comparison import compared, panes
 from ortlens.views.comparison_screen import kernel_words
 from tests.recorded import recorded
 
 if TYPE_CHECKING:
-    from ortlens.analysis.compare.comparison import Compared
+    from ortlens.analysis.compare.comparison import Compared, PaneRow, PaneSide
     from ortlens.analysis.compare.kernels import KernelTime
-    from ortlens.analysis.compare.side_by_side import PaneRow, PaneSide
     from ortlens.trace.records import Capture
 
 

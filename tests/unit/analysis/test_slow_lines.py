@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ortlens.analysis.slow_lines import runs_per_call, slow_lines
+from ortlens.analysis.costs import runs_per_call, slow_lines
 from ortlens.trace.records import Capture, Kernel
 from ortlens.views.text import summary
 from tests.unit.analysis.hand_made import FILE, fallback, graph, kernel, ledger, node, partition, session

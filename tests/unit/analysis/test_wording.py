@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.answers.verdict import numbers_of
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.views.sentences import numbers_sentence, partitions_sentence, problem_sentence, recompiles_sentence, wrong_sentence
 from ortlens.views.tiles import tiles_of

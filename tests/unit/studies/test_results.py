@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens import _versions
-from ortlens.analysis.answers.surveyed import SurveyRow
+from ortlens.analysis.answers.overview import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.studies.apart import ProcessLimits
 from ortlens.studies.cases import CAPTURE, JOURNAL, Case, CaseExtras

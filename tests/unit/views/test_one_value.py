@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from ortlens.analysis.answers.overview import break_occurrences, graph_rows
+from ortlens.analysis.answers.verdict import numbers_of
+from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import coverage_of, current_graphs, own_recompiles
-from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.ledger import ledger_totals
-from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.speed import call_pace, is_busy
 from ortlens.analysis.timing import call_time, call_times, compile_total_ns, own_code_ns, price_of, slowest_sessions

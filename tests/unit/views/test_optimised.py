@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.analysis.fusions import fusions, optimised
+from ortlens.analysis.onnx_model import fusions, optimised
 from ortlens.views.markup import _environment
 from ortlens.views.report import _optimised
 from tests.recorded import recorded

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ortlens
-from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
+from ortlens.analysis.answers.overview import SurveyRow, figures_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.views.comparison import comparison_html
 from ortlens.views.comparison_screen import comparison_screen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
+from ortlens.analysis.answers.overview import SurveyRow, figures_of
 from ortlens.views.survey_page import survey_page
 from tests.unit.views.elements import Elements
 from tests.unit.views.sample_captures import SAMPLES
