@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens.analysis.problems import compiling
+from ortlens.analysis.problems import sessions
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import AbTiming
 from ortlens.lens.measuring import probes
@@ -152,8 +152,8 @@ def test_guards_stand_as_before_afterwards() -> None:
 
 
 def test_a_start_that_a_cache_would_shorten_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "_COLD_NS", 1)
-    monkeypatch.setattr(compiling, "_COLD_SHARE", 0.0)
+    monkeypatch.setattr(sessions, "_COLD_NS", 1)
+    monkeypatch.setattr(sessions, "_COLD_SHARE", 0.0)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), torch.ones(2, 8)
     assert not findings(explained(model, x))["cold_start"].measured
 

@@ -10,10 +10,9 @@ from ortlens.analysis.costs import current, splitting_costs
 from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.catalogue import remedy
-from ortlens.analysis.problems.causes import cause_of
 from ortlens.analysis.problems.guards import user_name
 from ortlens.analysis.problems.problem import Problem, rule
-from ortlens.analysis.problems.slower import slower_than_torch
+from ortlens.analysis.problems.slower import cause_of, slower_than_torch
 from ortlens.analysis.speed import WORTH_A_WARNING, call_pace, loss_of_call
 from ortlens.analysis.timing import price_of
 from ortlens.units import time_from_ns, times
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ortlens.analysis.ledger import LedgerTotals
-    from ortlens.analysis.problems.causes import Cause
+    from ortlens.analysis.problems.slower import Cause
     from ortlens.analysis.speed import Pace
     from ortlens.trace.records import Capture, Graph, LedgerPartName
 

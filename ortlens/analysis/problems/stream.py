@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.index import graph_by_partition, graphs_by_id, once, summed
 from ortlens.analysis.ledger import ledger_totals
-from ortlens.analysis.problems import calls, compiling, kernels, movement, operators, ranks, retracing, sessions, slower
+from ortlens.analysis.problems import calls, kernels, movement, ranks, sessions, slower, splitting
+from ortlens.analysis.problems.advice import line_after
 from ortlens.analysis.problems.catalogue import advise
-from ortlens.analysis.problems.consequences import gathered
-from ortlens.analysis.problems.problem import FIELDS, Problem, ProblemRule
-from ortlens.analysis.problems.rewrites import line_after
+from ortlens.analysis.problems.problem import FIELDS, Problem, ProblemRule, gathered
 from ortlens.analysis.speed import MUCH, is_busy
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 from ortlens.trace.records import Finding, same
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break, Capture, Fallback, LedgerPartName, Node, Record
 
 
-_MODULES = (calls, slower, sessions, compiling, kernels, movement, ranks, retracing, operators)
+_MODULES = (calls, slower, sessions, kernels, movement, ranks, splitting)
 RULES: Mapping[str, ProblemRule] = {
     item.name: item for module in _MODULES for item in vars(module).values() if isinstance(item, ProblemRule)
 }

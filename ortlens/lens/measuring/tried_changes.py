@@ -27,9 +27,8 @@ import torch
 from ortlens import _torch
 from ortlens._shell import display_name
 from ortlens.analysis.index import grouped
-from ortlens.analysis.problems.advice import REPORTING, changes_to_try
+from ortlens.analysis.problems.advice import REPORTING, changes_to_try, chosen_name, is_one_truth, line_to_try
 from ortlens.analysis.problems.catalogue import SENTENCES
-from ortlens.analysis.problems.rewrites import chosen_name, is_one_truth, line_to_try
 from ortlens.analysis.speed import AbTiming
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.backend.basis.ab_timing import clocked, shortest_of_few, take_turns, waiting_for

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.analysis.problems import advice, break_rules, guards, operators, stream
+from ortlens.analysis.problems import advice, break_rules, guards, splitting, stream
 from ortlens.analysis.problems.advice import advice_for_break, advice_of, advised, hint_for
 from ortlens.analysis.problems.catalogue import SENTENCES, advise
 from ortlens.analysis.problems.guards import advice_for_recompile, recompile_traits, user_name
@@ -295,7 +295,7 @@ def test_every_sentence_is_one_line_and_names_no_address() -> None:
 
 
 def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() -> None:
-    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, break_rules, guards, operators, stream)]
+    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, break_rules, guards, splitting, stream)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)} | {*get_args(ReasonCode), "draw_outside"}
     assert set(SENTENCES) - texts == {"draw_multinomial", "draw_bernoulli"}

@@ -10,9 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ortlens.analysis.problems.advice import settings_of_hint
+from ortlens.analysis.problems.advice import line_after, settings_of_hint
 from ortlens.analysis.problems.catalogue import advise, option_lines, remedy
-from ortlens.analysis.problems.rewrites import line_after
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.trace.facts import facts_of
