@@ -17,7 +17,6 @@ from ortlens.analysis.answers.overview import FACTS, Fact, SurveyRow
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime
-from ortlens.analysis.live import LiveFigures
 from ortlens.analysis.ranks import RankRow
 from ortlens.cli.printing import answer
 from ortlens.doctor import Check
@@ -26,6 +25,7 @@ from ortlens.studies.tune import Trial
 from ortlens.trace.records import SideResult
 from ortlens.trace.schema import TABLES
 from ortlens.views.actions import ActionRow
+from ortlens.views.live import LiveFigures
 
 _SIMPLE: Mapping[object, object] = {str: "string", int: "integer", bool: "boolean", float: ["number", "null"], types.NoneType: "null"}
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", flags=re.MULTILINE)

@@ -67,7 +67,7 @@ export const HELP = {
 /** @returns {HTMLElement} The line of help of a panel. */
 export const helpLine = (panel) => el("p.ol-help", {}, HELP[panel].help);
 
-/** @returns {string} What to type for it, as Python words it (ortlens/views/hints.py) for where the explorer is shown. */
+/** @returns {string} What to type for it, as Python words it (ortlens/views/wording.py) for where the explorer is shown. */
 export const hint = (data, want) => data.meta.hints?.[want] ?? "";
 
 /** @returns {HTMLElement} What an empty panel says. */

@@ -41,8 +41,8 @@ def quietly(*, is_quiet: bool) -> Iterator[None]:
 
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
     """Print the summary of a capture, with bold labels in a terminal that wants them; on stderr where stdout is another program's."""
-    from ortlens.views.hints import COMMAND
-    from ortlens.views.text import summary
+    from ortlens.views.rendering import summary
+    from ortlens.views.wording import COMMAND
 
     if _QUIET.get():
         return
@@ -141,8 +141,7 @@ def tell_reviewers(capture: Capture, sarif: Path | None, rows: Sequence[VerdictR
     if not is_on_github and sarif is None:
         return
     from ortlens import __version__
-    from ortlens.views.remarks import Checkout, github_lines, remarks_of
-    from ortlens.views.sarif import sarif_log
+    from ortlens.views.remarks import Checkout, github_lines, remarks_of, sarif_log
 
     checkout = Checkout(_root())
     remarks = remarks_of(capture, rows, checkout)

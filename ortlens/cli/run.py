@@ -151,8 +151,7 @@ WATCH = Command(
 
 
 def _status(capture: Capture, pid: int, *, as_json: bool) -> str:
-    from ortlens.analysis.live import live_figures
-    from ortlens.views.live import live_line
+    from ortlens.views.live import live_figures, live_line
 
     figures = live_figures(capture, resident_bytes(pid))
     return json_text(answer("watch", asdict(figures)), indent=None) if as_json else live_line(figures)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import OrtLensError, UsageError
-from ortlens.views.hints import COMMAND
+from ortlens.views.wording import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.views.capture_view import CaptureView
-    from ortlens.views.hints import Hints
+    from ortlens.views.wording import Hints
 
 OWN_NAMES = ("ortlens", "onnxrt")  # the names of our backend
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ortlens._process import resident_bytes
 from ortlens._shell import in_notebook
-from ortlens.analysis.live import LivePoint, live_figures, thinned
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import run_from_row
-from ortlens.views.live import live_html, live_line
+from ortlens.views.live import LivePoint, live_figures, live_html, live_line, thinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -29,7 +29,7 @@ from ortlens.job.options import add_options, help_lines
 from ortlens.job.request import request_from_options
 from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
 from ortlens.magic.expression import call_from_expression
-from ortlens.views.hints import MAGIC, Hints
+from ortlens.views.wording import MAGIC, Hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -31,16 +31,14 @@ from ortlens.units import counted, percent
 from ortlens.views.actions import ActionRow, action_rows
 from ortlens.views.comparison import Comparison
 from ortlens.views.exporting import exported
-from ortlens.views.flame_svg import FlameGraph
-from ortlens.views.hints import LENS, SAVED
-from ortlens.views.html import mimebundle
+from ortlens.views.flame_files import FlameGraph
 from ortlens.views.markup import checked_target, write_report
 from ortlens.views.netron.frame import netron_view
+from ortlens.views.rendering import mimebundle, summary
 from ortlens.views.report import report_page
 from ortlens.views.selection import Selectable
-from ortlens.views.text import summary
 from ortlens.views.verdict_text import failure_text
-from ortlens.views.wording import clipped
+from ortlens.views.wording import LENS, SAVED, clipped
 
 if TYPE_CHECKING:
     import os
@@ -48,9 +46,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ortlens.views.hints import Hints
     from ortlens.views.netron.frame import NetronView
     from ortlens.views.widget import Explorer
+    from ortlens.views.wording import Hints
 
 
 @with_clear_os_errors
@@ -147,7 +145,7 @@ class CaptureView(ABC):
         """Summarise in a few lines how the model runs in ONNX Runtime.
 
         Returns:
-            The text; see `ortlens.views.text.summary` for its options.
+            The text; see `ortlens.views.rendering.summary` for its options.
         """
         return summary(self.captured(), hints=self.hints)
 

@@ -20,8 +20,8 @@ from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.units import counted, time_from_ns
 from ortlens.views.comparison_screen import EFFECTS, by_verdict, comparison_screen, row_name, short, signed, timing_words, verdict_sentence
 from ortlens.views.markup import page_html, render, write_report
+from ortlens.views.rendering import screen_text
 from ortlens.views.screen import EFFECT_SIGNS
-from ortlens.views.text import screen_text
 from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:

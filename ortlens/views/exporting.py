@@ -25,7 +25,7 @@ from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import FORMATS, TABLES, table_by_name
-from ortlens.views.speedscope import speedscope_from_capture
+from ortlens.views.flame_files import speedscope_from_capture
 from ortlens.views.table import csv_from_rows, rows_of
 from ortlens.views.wording import PHASE_WORDS, place
 

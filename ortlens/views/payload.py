@@ -33,7 +33,6 @@ from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.views.actions import action_facts, problem_id
 from ortlens.views.flame import flame_of, packed_flame
-from ortlens.views.hints import SAVED, WANTS
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.screen import Screen, capture_screen
 from ortlens.views.sentences import (
@@ -45,7 +44,7 @@ from ortlens.views.sentences import (
     undecided_sentence,
 )
 from ortlens.views.time_sentences import average_words, busy_sentence, gain_words, generate_ns
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, SAVED, WANTS, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Capture
     from ortlens.trace.schema import Column, Table
-    from ortlens.views.hints import Hints
+    from ortlens.views.wording import Hints
 
 
 VERSION = 1  # raised when an older explorer could not read the data

@@ -7,29 +7,32 @@ runs. Without JavaScript, and in print, the explorer is absent and the rest is u
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections import Counter
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.memory import memory
 from ortlens.analysis.onnx_model import optimised
 from ortlens.trace.facts import facts_of
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.hints import SAVED
 from ortlens.views.markup import asset, page_html, static
 from ortlens.views.payload import packed_payload, payload_from_screen
 from ortlens.views.redaction import redacted_capture
-from ortlens.views.screen import capture_screen
-from ortlens.views.tables import current_kernels, report_tables
-from ortlens.views.wording import clipped
+from ortlens.views.screen import answer_tables, capture_screen
+from ortlens.views.table import ShownTable
+from ortlens.views.wording import SAVED, clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.onnx_model import Change, Optimised
-    from ortlens.trace.records import Capture
-    from ortlens.views.hints import Hints
+    from ortlens.trace.records import Capture, Kernel, Numeric
+    from ortlens.views.wording import Hints
 
 BUDGET_BYTES = 1_500_000
 """What a page may weigh: more does not go through every mail gate. ONNX models that do not fit are left out, with a sentence."""
@@ -50,7 +53,7 @@ _WORDS = {
     "explain_uncompiled_calls": "calls that explain made, without torch.compile",
 }
 
-_MAX_ROWS, _FOLDED, _MAX_NODES = 400, 4, 12
+_MAX_ROWS, _FOLDED, _MAX_NODES, _TABLE_ROWS = 400, 4, 12, 60
 _CHANGES: Mapping[Change | Literal["shared"] | None, str] = {
     None: "",
     "fused": "fused",
@@ -222,3 +225,36 @@ def _optimised_row(row: Optimised) -> dict[str, Any]:
         "figures": " · ".join(figures),
         "change": f"{len(row.onnx_nodes)} fused into 1" if row.change == "fused" else _CHANGES[row.change],
     }
+
+
+def report_tables(capture: Capture) -> tuple[ShownTable, ...]:
+    """Return every table that has rows."""
+    kernels = current_kernels(capture)
+    found: tuple[tuple[str, str, Iterable[Any]], ...] = (
+        ("Time of a call", "ledger", capture.ledger),
+        ("Partitions, the largest first", "partitions", sorted(capture.partitions, key=lambda item: -item.node_count)),
+        ("ONNX models, the largest first", "models", sorted(capture.models, key=lambda item: -item.node_count)),
+        ("Kernels of the newest graphs, the slowest first", "kernels", sorted(kernels, key=lambda item: -(item.mean_ns or 0))),
+        ("Results compared with PyTorch, what differs first", "numerics", sorted(capture.numerics, key=_how_bad)),
+        ("Memory of the sessions", "memory()", (row for row in memory(capture) if row.session_id is not None)),
+    )
+    extra = [
+        ShownTable(title=title, source=source, records=records, limit=_TABLE_ROWS)
+        for title, source, rows in found
+        if (records := tuple(rows))
+    ]
+    return (*answer_tables(capture, limit=_TABLE_ROWS), *extra)
+
+
+def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
+    """List the kernels of graphs that no recompile replaced; empty where nothing was profiled."""
+    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+    known = {graph.graph_id for graph in capture.graphs}
+    graph_of = graph_by_partition(capture)
+    replaced = {session.session_id for session in capture.sessions if graph_of.get(session.partition_id, "") in known - current}
+    return tuple(kernel for kernel in capture.kernels if kernel.session_id not in replaced)
+
+
+def _how_bad(item: Numeric) -> tuple[bool, bool, bool, float]:
+    error = math.inf if item.max_rel is None or math.isnan(item.max_rel) else item.max_rel
+    return item.ok is not False, item.ok is not None, item.scope != "call", -error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.answers.overview import break_occurrences
 from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
@@ -12,11 +12,10 @@ from ortlens.analysis.coverage import coverage_of, own_recompiles
 from ortlens.analysis.memory import call_memory
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.advice import advised, hint_for
-from ortlens.analysis.problems.stream import findings_of, problems_of
+from ortlens.analysis.problems.stream import finding_records, findings_of, problems_of
 from ortlens.analysis.speed import is_busy
-from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks
+from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks, slowest_sessions
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.hints import SAVED
 from ortlens.views.sentences import (
     MAX_PROBLEMS,
     consequence_sentences,
@@ -33,19 +32,18 @@ from ortlens.views.sentences import (
     verdict_sentence,
     wrong_sentence,
 )
-from ortlens.views.tables import answer_tables
+from ortlens.views.table import MAX_ROWS, ShownTable
 from ortlens.views.tiles import memory_words, tiles_of
 from ortlens.views.time_sentences import generation_sentences, per_call_sentences, price_words
-from ortlens.views.wording import PHASE_WORDS, clipped, first_sentence, function, guard, place, visible
+from ortlens.views.wording import PHASE_WORDS, SAVED, clipped, first_sentence, function, guard, place, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ortlens.analysis.costs import FallbackGroup, SlowLine
     from ortlens.trace.records import Break, Capture, Recompile
-    from ortlens.views.hints import Hints
-    from ortlens.views.table import ShownTable
     from ortlens.views.tiles import Tile
+    from ortlens.views.wording import Hints
 
 _MOST = 3  # items of a list
 _MAX_BREAKS = 2
@@ -247,3 +245,16 @@ def _bounded(sentences: Iterable[str]) -> list[str]:
     found = list(sentences)
     more = len(found) - _MAX_CONSEQUENCES
     return [*found[:_MAX_CONSEQUENCES], *([f"and {more:,} more of the same cause"] if more > 0 else [])]
+
+
+def answer_tables(capture: Capture, *, limit: int = MAX_ROWS) -> tuple[ShownTable, ...]:
+    """Return the tables that have rows, each of at most `limit`: graphs, breaks, recompiles, fallbacks, sessions, findings."""
+    found: tuple[tuple[str, str, Sequence[Any]], ...] = (
+        ("Graphs", "graphs", capture.graphs),
+        ("Graph breaks, the costliest first", "breaks", costliest_breaks(capture)),
+        ("Recompiles", "recompiles", own_recompiles(capture)),
+        ("Stays in PyTorch, the slowest first", "fallbacks", fallback_groups(capture)),
+        ("ONNX Runtime sessions, the slowest first", "sessions", [cost.session for cost in slowest_sessions(capture)]),
+        ("Findings", "findings", finding_records(capture)),
+    )
+    return tuple(ShownTable(title=title, source=source, records=records, limit=limit) for title, source, records in found if records)

@@ -16,8 +16,7 @@ from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import is_busy, is_crowded, spread_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
-from ortlens.views.hints import SAVED
-from ortlens.views.wording import farthest_words, place, visible
+from ortlens.views.wording import SAVED, farthest_words, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.speed import Pace
     from ortlens.trace.records import Capture
-    from ortlens.views.hints import Hints, Want
+    from ortlens.views.wording import Hints, Want
 
     Call = Callable[[Want], str]
 

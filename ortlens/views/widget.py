@@ -23,13 +23,12 @@ from ortlens.analysis.identity import Link, links
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.errors import UsageError
 from ortlens.trace.schema import frame_from_records, table_from_record
-from ortlens.views.hints import SAVED
-from ortlens.views.html import mimebundle
 from ortlens.views.markup import static
 from ortlens.views.netron.frame import embedding
 from ortlens.views.payload import MAX_RUNS, payload_bytes
+from ortlens.views.rendering import mimebundle
 from ortlens.views.selection import Selectable, panel
-from ortlens.views.wording import clipped
+from ortlens.views.wording import SAVED, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.trace.records import Capture
-    from ortlens.views.hints import Hints
     from ortlens.views.netron.frame import Embedding
+    from ortlens.views.wording import Hints
 
     Test = Callable[[Link], bool]
 

@@ -1,11 +1,12 @@
-"""The words and units that every view uses, and how strings from outside are made harmless to look at."""
+"""The words and units that every view uses, what to type for what was not recorded, and how strings from outside are made harmless."""
 
 from __future__ import annotations
 
 import math
 import re
 import unicodedata
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.identity import RESUMED
 from ortlens.analysis.problems.guards import condition_of
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.answers.verdict import Farthest
     from ortlens.trace.records import LedgerPartName, ReasonCode
+
 
 REASON_WORDS: Mapping[ReasonCode, str] = {
     "no_converter": "no conversion to ONNX is known for this operator",
@@ -133,3 +135,67 @@ def farthest_words(found: Farthest | None, *, is_right: bool = False) -> str:
             f"{percent(found.tolerances)} of the tolerance" if found.tolerances <= 1 else f"{times(found.tolerances)} the tolerance"
         )
     return f"{found.max_abs:.1e}{', ' if scales else ''}{' and '.join(scales)}"
+
+
+Want: TypeAlias = Literal["explain", "measure", "profile", "verify"]
+Place: TypeAlias = Literal["lens", "magic", "command", "saved"]
+
+WANTS: tuple[Want, ...] = ("explain", "measure", "profile", "verify")
+
+_TEXTS: Mapping[Place, Mapping[Want, str]] = {
+    # A lens that is at hand, by its name.
+    "lens": {
+        "explain": "{name} = ortlens.explain({model})({x})",
+        "measure": "{name}.measure({x})",
+        "profile": "{name}.profile({x})",
+        "verify": "{name}.verify({reference})",
+    },
+    # A magic that kept no lens.
+    "magic": {
+        "explain": "%ortlens -o lens {call}",
+        "measure": "%ortlens -o lens {call}",
+        "profile": "%ortlens -o lens --profile {call}",
+        "verify": "%ortlens -o lens --verify {call}",
+    },
+    "command": {
+        "explain": "ortlens explain {target}",
+        "measure": "ortlens explain {target}, without --calls",
+        "profile": "ortlens explain {target} --profile",
+        "verify": "ortlens explain {target} --verify{command_reference}",
+    },
+    # A capture by itself, and a page that outlives its lens.
+    "saved": {
+        "explain": "lens = ortlens.explain({model})({x})",
+        "measure": "lens = ortlens.explain({model})({x})",
+        "profile": "lens = ortlens.explain({model})({x}); lens.profile({x})",
+        "verify": "lens = ortlens.explain({model})({x}); lens.verify({reference})",
+    },
+}
+_TORCH = {"model": "model", "x": "x", "reference": "x", "call": "model(x)", "target": "MODULE:NAME --input ...", "command_reference": ""}
+_ONNX = {
+    "model": '"model.onnx"',
+    "x": "",
+    "reference": "module",
+    "call": '"model.onnx"',
+    "target": "model.onnx",
+    "command_reference": " --reference MODULE:NAME",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Words for one place."""
+
+    place: Place
+    name: str = "lens"  # of the lens there
+
+    def text(self, want: Want, *, is_onnx: bool = False) -> str:
+        """Return what to type for a model of PyTorch, or for an ONNX model; empty for what there is not: the parts of a call of one."""
+        if is_onnx and want == "measure":
+            return ""
+        if is_onnx and (self.place, want) == ("magic", "verify"):  # the magic takes no module
+            return f"{self.text('explain', is_onnx=True)}, then lens.verify(module)"
+        return _TEXTS[self.place][want].format(name=self.name, **(_ONNX if is_onnx else _TORCH))
+
+
+LENS, MAGIC, COMMAND, SAVED = Hints("lens"), Hints("magic"), Hints("command"), Hints("saved")

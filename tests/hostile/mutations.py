@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens.errors import CaptureError
 from ortlens.trace import store
 from ortlens.trace.journal import SAVED
-from ortlens.views.text import summary
+from ortlens.views.rendering import summary
 from tests.unit.trace.strategies import entries_in, journal_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import torch
 
 import ortlens
 from ortlens.analysis.coverage import coverage_of
-from ortlens.views.html import mimebundle
 from ortlens.views.payload import payload_from_capture
+from ortlens.views.rendering import mimebundle
 from ortlens.views.report import report_page
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.live import live_figures
 from ortlens.lens import live
 from ortlens.trace import store
+from ortlens.views.live import live_figures
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ PLANTED = [
     ("backend/partitioning/support.py", "from ortlens.backend.operators import pooling", "Only the registry knows families BROKEN"),
     ("lens/profiling/kernels.py", "from ortlens.lens.lens import Lens", "The rooms of the lens are layers BROKEN"),
     ("lens/profiling/kernels.py", "from ortlens.backend.runtime import runner", "The backend is observed through one door BROKEN"),
-    ("views/wording.py", "from ortlens.views import html", "The views are layers BROKEN"),
+    ("views/wording.py", "from ortlens.views import rendering", "The views are layers BROKEN"),
     ("analysis/coverage.py", "from ortlens.analysis.answers import overview", "The analyses are layers BROKEN"),
     ("analysis/problems/sessions.py", "from ortlens.analysis.problems import kernels", "Rules do not know each other BROKEN"),
 ]

@@ -23,7 +23,6 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.identity import frame_of, plain_function
 from ortlens.analysis.index import grouped
-from ortlens.analysis.literals import shortened
 from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
@@ -31,6 +30,7 @@ from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break
 from ortlens.lens.dynamo.guard_values import value_text
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
+from ortlens.views.redaction import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -24,7 +24,7 @@ from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.recorder import CURRENT
 from ortlens.trace.sources import MAX_CHARS, MAX_FILES, attachment_of, kept_lines, recorded_lines
 from ortlens.units import counted
-from ortlens.views.html import failure_html, screen_html
+from ortlens.views.rendering import failure_html, screen_html
 from ortlens.views.screen import Screen
 from ortlens.views.table import ShownTable
 

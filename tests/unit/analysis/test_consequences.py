@@ -10,8 +10,8 @@ import pytest
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.trace.records import Break, Capture, Finding, Recompile
 from ortlens.views.payload import payload_from_capture
+from ortlens.views.rendering import summary
 from ortlens.views.sentences import consequence_sentences
-from ortlens.views.text import summary
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, graph, node, session
 from tests.unit.analysis.test_references import CAPTURES
 

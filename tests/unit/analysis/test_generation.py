@@ -12,9 +12,8 @@ from ortlens.analysis.ledger import CallTrace, GraphVisit, SteppedCall, StepRead
 from ortlens.analysis.problems.advice import advice_of
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.trace.records import Break, Capture, Graph, Node, Recompile, Step
-from ortlens.views.html import mimebundle
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.text import summary
+from ortlens.views.rendering import mimebundle, summary
 from ortlens.views.time_sentences import generate_ns, generation_sentences
 from tests.unit.analysis.hand_made import graph, ledger, node
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortlens.analysis.literals import erased, erased_value, shortened
+from ortlens.views.redaction import erased, erased_value, shortened
 
 CASES = [
     ("user == 'alice@example.com'", "user == 'alic…'", "user == '…'"),

@@ -7,9 +7,8 @@ import subprocess
 import sys
 
 from ortlens._process import is_running, resident_bytes
-from ortlens.analysis.live import LivePoint, live_figures, thinned
 from ortlens.trace.records import Capture, Fallback, Graph, Run, Session
-from ortlens.views.live import live_line
+from ortlens.views.live import LivePoint, live_figures, live_line, thinned
 
 MS = 1_000_000
 GRAPHS = (

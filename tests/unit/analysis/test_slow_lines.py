@@ -8,7 +8,7 @@ import pytest
 
 from ortlens.analysis.costs import runs_per_call, slow_lines
 from ortlens.trace.records import Capture, Kernel
-from ortlens.views.text import summary
+from ortlens.views.rendering import summary
 from tests.unit.analysis.hand_made import FILE, fallback, graph, kernel, ledger, node, partition, session
 
 

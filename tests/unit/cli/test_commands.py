@@ -19,8 +19,8 @@ from ortlens.errors import OptionalDependencyError
 from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.hints import COMMAND
-from ortlens.views.text import summary
+from ortlens.views.rendering import summary
+from ortlens.views.wording import COMMAND
 from tests.answers import answered
 from tests.unit.views.sample_captures import SAMPLES
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.views.capture_view import CaptureView, SavedCapture
-from ortlens.views.text import summary
+from ortlens.views.rendering import summary
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ortlens.trace.records import Capture
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import KINDS, Flame, Frame, flame_of, packed_flame
-from ortlens.views.flame_svg import flame_svg
+from ortlens.views.flame_files import flame_svg
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, ledger, node, partition, session
 from tests.unit.views.sample_captures import SAMPLES, captured

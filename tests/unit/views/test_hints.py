@@ -13,10 +13,9 @@ import pytest
 import ortlens
 from ortlens.lens.lens import Lens
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.hints import COMMAND, LENS, MAGIC, SAVED, WANTS, Hints
-from ortlens.views.html import mimebundle
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.text import summary
+from ortlens.views.rendering import mimebundle, summary
+from ortlens.views.wording import COMMAND, LENS, MAGIC, SAVED, WANTS, Hints
 from tests.recorded import FILES
 from tests.unit.views.sample_captures import SAMPLES, captured
 

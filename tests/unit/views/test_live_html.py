@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
-from ortlens.analysis.live import LiveFigures, LiveGraph, LivePoint
-from ortlens.views.live import live_html
+from ortlens.views.live import LiveFigures, LiveGraph, LivePoint, live_html
 from tests.unit.views.sample_captures import HOSTILE
 
 MS = 1_000_000

@@ -22,10 +22,10 @@ from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import flame_of
 from ortlens.views.payload import payload_from_capture
+from ortlens.views.rendering import summary
+from ortlens.views.report import current_kernels, report_tables
 from ortlens.views.screen import capture_screen
 from ortlens.views.sentences import numbers_sentence, problem_sentence
-from ortlens.views.tables import current_kernels, report_tables
-from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
 from tests.recorded import FILES, recorded

@@ -14,8 +14,7 @@ from ortlens.analysis.answers.check import limits_from, verdicts_of
 from ortlens.cli.printing import json_text
 from ortlens.trace import store
 from ortlens.trace.records import Break, Capture, Finding
-from ortlens.views.remarks import Checkout, Remark, github_lines, remarks_of
-from ortlens.views.sarif import sarif_log
+from ortlens.views.remarks import Checkout, Remark, github_lines, remarks_of, sarif_log
 from tests.recorded import FILES
 from tests.unit.analysis.hand_made import fallback, graph, kernel, ledger, node, partition, session
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES, captured

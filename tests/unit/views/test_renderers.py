@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from ortlens.analysis.speed import is_busy
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Fallback, Graph
-from ortlens.views.html import failure_html, mimebundle
-from ortlens.views.text import summary
+from ortlens.views.rendering import failure_html, mimebundle, summary
 from ortlens.views.time_sentences import against_sentence
 from tests.facts import head
 from tests.unit.analysis.hand_made import ledger

@@ -19,8 +19,7 @@ from ortlens.trace import store
 from ortlens.trace.facts import facts_of
 from ortlens.views import report
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.report import BUDGET_BYTES, report_page
-from ortlens.views.tables import current_kernels
+from ortlens.views.report import BUDGET_BYTES, current_kernels, report_page
 from tests.facts import head
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, node, partition

@@ -17,11 +17,10 @@ from ortlens.analysis.answers.overview import SurveyRow, figures_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.views.comparison import comparison_html
 from ortlens.views.comparison_screen import comparison_screen
-from ortlens.views.html import mimebundle
 from ortlens.views.payload import payload_from_capture
+from ortlens.views.rendering import mimebundle, screen_text, summary
 from ortlens.views.report import report_page
 from ortlens.views.survey_page import survey_page
-from ortlens.views.text import screen_text, summary
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, rich
 

@@ -12,7 +12,7 @@ from ortlens.analysis.timing import compile_total_ns
 from ortlens.errors import UsageError
 from ortlens.trace import store
 from ortlens.views.flame import flame_of
-from ortlens.views.speedscope import speedscope_from_capture
+from ortlens.views.flame_files import speedscope_from_capture
 from tests.recorded import FILES, recorded
 from tests.unit.views.sample_captures import SAMPLES, captured
 

@@ -123,7 +123,7 @@ def test_the_output_holds_what_other_viewers_show(monkeypatch: pytest.MonkeyPatc
     assert "46 of 51 compute nodes" in data["text/html"]
     assert "46 of 51 compute nodes" in data["text/plain"]
     assert "<script" not in data["text/html"]
-    monkeypatch.setattr("ortlens.views.html.capture_screen", lambda *_: 1 / 0)
+    monkeypatch.setattr("ortlens.views.rendering.capture_screen", lambda *_: 1 / 0)
     data, _ = view._repr_mimebundle_() or ({}, None)
     assert "ZeroDivisionError" in data["text/plain"]
     assert VIEW in data
