@@ -18,7 +18,7 @@ from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.analysis.ranks import RankRow
-from ortlens.cli.printing import answer
+from ortlens.cli.commands import answer
 from ortlens.doctor import Check
 from ortlens.studies.bisect import Bisection
 from ortlens.studies.tune import Trial

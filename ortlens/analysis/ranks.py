@@ -8,9 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Capture, Figures, Graph, column, optional
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import TABLES, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,8 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command
-from ortlens.cli.printing import (
+from ortlens.cli.commands import (
+    EXIT_NO,
+    EXIT_OK,
+    Command,
     answer,
     facts_of,
     json_text,
@@ -24,8 +26,7 @@ from ortlens.cli.printing import (
 )
 from ortlens.errors import UsageError
 from ortlens.job.options import STDOUT
-from ortlens.job.request import Request, request_from_options
-from ortlens.job.work import write_outputs
+from ortlens.job.request import Request, request_from_options, write_outputs
 from ortlens.units import counted
 
 if TYPE_CHECKING:

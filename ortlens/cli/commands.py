@@ -1,21 +1,34 @@
-"""How a command is added to the parser, how the parser refuses what it does not know, and how a shell completes commands."""
+"""What commands share: exit codes, adding one to the parser, and printing: width, colours and encoding of terminals; JSON, remarks."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import math
+import os
 import shutil
+import sys
 import textwrap
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ortlens._files import write_file
 from ortlens.errors import UsageError
-from ortlens.job.options import OneOf, add_options
+from ortlens.job.options import add_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - what add_subparsers returns, by no public name
+    from collections.abc import Mapping, Sequence
+    from typing import TextIO
+
+    from ortlens.analysis.answers.check import VerdictRow
+    from ortlens.trace.records import Capture
 
 
 EXIT_OK = 0
@@ -65,58 +78,161 @@ class Command:
         add_options(parser, self.name)
 
 
-_BASH = """\
-_ortlens() {{
-  local choices= cur=${{COMP_WORDS[COMP_CWORD]}}
-  case "$COMP_CWORD:${{COMP_WORDS[1]}}:${{COMP_WORDS[COMP_CWORD-1]}}:$cur" in
-    1:*) choices="{commands}" ;;
-{cases}
-  esac
-  COMPREPLY=($(compgen -W "$choices" -- "$cur"))
-}}
-complete -o default -F _ortlens ortlens"""
-_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+_DEFAULT_WIDTH = 100
+_WIDTHS = (60, 120)
+_VERSION = 1  # of what `--json` prints
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
-def completion_script(shell: str, commands: Commands) -> str:
-    """Write the script that completes commands and their options in a shell."""
-    parsers: dict[str, argparse.ArgumentParser] = dict(commands.choices)
-    if shell == "fish":
-        texts = {action.dest: action.help or "" for action in commands._choices_actions}  # noqa: SLF001 - the help of commands has no public name
-        return "\n".join(_fish(parsers, texts))
-    script = _BASH.format(commands=" ".join(parsers), cases="\n".join(_cases(parsers)))
-    return _ZSH + script if shell == "zsh" else script
+@contextlib.contextmanager
+def quietly(*, is_quiet: bool) -> Iterator[None]:
+    """Print nothing but errors and JSON meanwhile, if that was asked for."""
+    token = _QUIET.set(is_quiet)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
 
 
-def _cases(parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    for name, parser in parsers.items():
-        for action in _options(parser):
-            if values := _values(action):
-                yield f'    *:{name}:{action.option_strings[-1]}:*) choices="{values}" ;;'
-        yield f'    *:{name}:*:-*) choices="{" ".join(text for action in _options(parser) for text in action.option_strings)}" ;;'
-        for values in filter(None, map(_values, parser._get_positional_actions())):  # noqa: SLF001 - as below
-            yield f'    *:{name}:*) choices="{values}" ;;'
+def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
+    """Print the summary of a capture, with bold labels in a terminal that wants them; on stderr where stdout is another program's."""
+    from ortlens.views.rendering import summary
+    from ortlens.views.wording import COMMAND
+
+    if _QUIET.get():
+        return
+    if not on_stderr:
+        _print(summary(capture, width=width(), colour=_wants_colour(sys.stdout), hints=COMMAND), sys.stdout)
+    elif sys.stderr is not None and not sys.stderr.closed:
+        print_error(summary(capture, width=width(sys.stderr), colour=_wants_colour(sys.stderr), hints=COMMAND))
 
 
-def _fish(parsers: dict[str, argparse.ArgumentParser], texts: dict[str, str]) -> Iterator[str]:
-    for name, parser in parsers.items():
-        yield f"complete -c ortlens -n __fish_use_subcommand -f -a {name} -d {_quoted(texts[name])}"
-        for values in filter(None, map(_values, parser._get_positional_actions())):  # noqa: SLF001 - as below
-            yield f"complete -c ortlens -n '__fish_seen_subcommand_from {name}' -f -a {_quoted(values)}"
-        for action in _options(parser):
-            spelled = " ".join(f"-l {text[2:]}" if text.startswith("--") else f"-s {text[1:]}" for text in action.option_strings)
-            values = f" -x -a {_quoted(_values(action))}" if _values(action) else " -r" if action.nargs != 0 else ""
-            yield f"complete -c ortlens -n '__fish_seen_subcommand_from {name}' {spelled}{values} -d {_quoted(action.help or '')}"
+def _wants_colour(stream: TextIO) -> bool:
+    """Tell whether a stream gets colour: only a terminal, unless the environment says otherwise (no-color.org, force-color.org)."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - argparse offers no other way
+def print_written(lines: Sequence[str], *, beside_json: bool = False) -> None:
+    """Print which files `write_outputs` wrote, below a blank line; beside an answer in JSON as a note. Nothing when there are none."""
+    if lines and beside_json:
+        print_note("\n".join(lines))
+    elif lines:
+        print_text("\n".join(["", *lines]))
 
 
-def _values(action: argparse.Action) -> str:
-    return " ".join(action.type.names if isinstance(action.type, OneOf) else map(str, action.choices or ()))
+def print_note(text: str) -> None:
+    """Print to stderr what is no error, such as which file was written."""
+    if not _QUIET.get():
+        print_error(text)
 
 
-def _quoted(text: str) -> str:
-    plain = text.replace(" (default: %(default)s)", "").replace("%%", "%").replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{plain}'"
+def print_error(text: str) -> None:
+    """Print to stderr where there is one: a program under `ortlens run` may have closed it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(ValueError, OSError):
+            _print(text, sys.stderr)
+
+
+def width(stream: TextIO | None = None) -> int:
+    """Return the columns to fill on a stream, stdout if None: those of the terminal, within bounds; 100 in a pipe."""
+    if not (stream or sys.stdout).isatty():
+        return _DEFAULT_WIDTH
+    low, high = _WIDTHS
+    return min(max(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, low), high)
+
+
+def print_text(text: str) -> None:
+    """Print to stdout whatever its encoding is; what it cannot hold is written out."""
+    if not _QUIET.get():
+        _print(text, sys.stdout)
+
+
+def print_json(name: str, value: Mapping[str, object]) -> None:
+    """Print the answer of a command as JSON to stdout, also with `--quiet`."""
+    _print(json_text(answer(name, value)), sys.stdout)
+
+
+def answer(name: str, value: Mapping[str, object]) -> dict[str, object]:
+    """Put the name and version of its schema before an answer; docs/json_schema.py describes each by its name."""
+    return {"schema": f"ortlens/{name}/{_VERSION}", **value}
+
+
+def facts_of(capture: Capture) -> dict[str, object]:
+    """Return what is known of a capture as plain data: the overview, and what to do as in `lens.actions`."""
+    from ortlens.analysis.answers.overview import overview_of
+
+    return {name: _plain(value) for name, value in overview_of(capture).items()} | recommended(capture)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def recommended(capture: Capture) -> dict[str, object]:
+    """Return what to do as in `lens.actions`, as a part of an answer."""
+    from ortlens.views.actions import action_rows
+
+    return {"recommendations": [asdict(row) for row in action_rows(capture)]}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that was asked for, and say on stderr where it is."""
+    path = path.expanduser()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, text.encode("utf-8", "backslashreplace"))
+    except OSError as err:
+        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
+    print_note(f"Written to {path}")
+
+
+def tell_reviewers(capture: Capture, sarif: Path | None, rows: Sequence[VerdictRow] = ()) -> None:
+    """Print annotations where GitHub Actions runs the command, to stderr, which it reads as well as stdout; write SARIF if asked for."""
+    is_on_github = os.environ.get("GITHUB_ACTIONS") == "true"
+    if not is_on_github and sarif is None:
+        return
+    from ortlens import __version__
+    from ortlens.views.remarks import Checkout, github_lines, remarks_of, sarif_log
+
+    checkout = Checkout(_root())
+    remarks = remarks_of(capture, rows, checkout)
+    for line in github_lines(remarks) if is_on_github else ():
+        print_note(line)
+    if sarif is not None:
+        write_text(sarif, json_text(sarif_log(remarks, capture, checkout, __version__)) + "\n")
+
+
+def _root() -> Path:
+    """Find the checkout: GitHub's workspace, else the repository around the current folder, else that folder."""
+    here = Path.cwd()
+    if given := os.environ.get("GITHUB_WORKSPACE"):
+        return Path(given)
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+
+
+def json_text(value: object, *, indent: int | None = 2) -> str:
+    """Write plain data as JSON that every parser reads: null replaces infinity and NaN, which JSON does not have."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _print(text: str, stream: TextIO) -> None:
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        from ortlens.views.wording import ascii_from_text
+
+        text = ascii_from_text(text)
+    print(text, file=stream)

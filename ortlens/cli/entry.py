@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Only `main` turns errors into exit codes."""
+"""The command line: parse, call, print, and complete in a shell. Only `main` turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
 from ortlens.cli import captures, explain, run, studies
-from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Command, Parser, completion_script
-from ortlens.cli.printing import print_error, print_text, quietly
+from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Command, Parser, print_error, print_text, quietly
 from ortlens.errors import OrtLensError, UsageError
-from ortlens.job.options import near_hint
+from ortlens.job.options import OneOf, near_hint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ortlens.cli.commands import Commands
 
 COMPLETION = Command(
     name="completion",
     text="Print a script that completes commands and options of ortlens in your shell.",
-    run=lambda options: print_text(completion_script(options.shell, _commands_in(parser()))),
+    run=lambda options: print_text(_completion_script(options.shell, _commands_in(parser()))),
     asks="How does my shell complete commands and options?",
     examples="""
         ortlens completion bash > ~/.local/share/bash-completion/completions/ortlens
@@ -125,3 +124,60 @@ def _fail(message: str) -> int:
         traceback.print_exc()
     print_error(f"ortlens: {message}")
     return EXIT_USAGE
+
+
+_BASH = """\
+_ortlens() {{
+  local choices= cur=${{COMP_WORDS[COMP_CWORD]}}
+  case "$COMP_CWORD:${{COMP_WORDS[1]}}:${{COMP_WORDS[COMP_CWORD-1]}}:$cur" in
+    1:*) choices="{commands}" ;;
+{cases}
+  esac
+  COMPREPLY=($(compgen -W "$choices" -- "$cur"))
+}}
+complete -o default -F _ortlens ortlens"""
+_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+
+
+def _completion_script(shell: str, commands: Commands) -> str:
+    """Write the script that completes commands and their options in a shell."""
+    parsers: dict[str, argparse.ArgumentParser] = dict(commands.choices)
+    if shell == "fish":
+        texts = {action.dest: action.help or "" for action in commands._choices_actions}  # noqa: SLF001 - the help of commands has no public name
+        return "\n".join(_fish(parsers, texts))
+    script = _BASH.format(commands=" ".join(parsers), cases="\n".join(_cases(parsers)))
+    return _ZSH + script if shell == "zsh" else script
+
+
+def _cases(parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
+    for name, parser in parsers.items():
+        for action in _options_of(parser):
+            if values := _values(action):
+                yield f'    *:{name}:{action.option_strings[-1]}:*) choices="{values}" ;;'
+        yield f'    *:{name}:*:-*) choices="{" ".join(text for action in _options_of(parser) for text in action.option_strings)}" ;;'
+        for values in filter(None, map(_values, parser._get_positional_actions())):  # noqa: SLF001 - as below
+            yield f'    *:{name}:*) choices="{values}" ;;'
+
+
+def _fish(parsers: dict[str, argparse.ArgumentParser], texts: dict[str, str]) -> Iterator[str]:
+    for name, parser in parsers.items():
+        yield f"complete -c ortlens -n __fish_use_subcommand -f -a {name} -d {_quoted(texts[name])}"
+        for values in filter(None, map(_values, parser._get_positional_actions())):  # noqa: SLF001 - as below
+            yield f"complete -c ortlens -n '__fish_seen_subcommand_from {name}' -f -a {_quoted(values)}"
+        for action in _options_of(parser):
+            spelled = " ".join(f"-l {text[2:]}" if text.startswith("--") else f"-s {text[1:]}" for text in action.option_strings)
+            values = f" -x -a {_quoted(_values(action))}" if _values(action) else " -r" if action.nargs != 0 else ""
+            yield f"complete -c ortlens -n '__fish_seen_subcommand_from {name}' {spelled}{values} -d {_quoted(action.help or '')}"
+
+
+def _options_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - argparse offers no other way
+
+
+def _values(action: argparse.Action) -> str:
+    return " ".join(action.type.names if isinstance(action.type, OneOf) else map(str, action.choices or ()))
+
+
+def _quoted(text: str) -> str:
+    plain = text.replace(" (default: %(default)s)", "").replace("%%", "%").replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{plain}'"

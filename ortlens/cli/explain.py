@@ -8,13 +8,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command
-from ortlens.cli.printing import facts_of, print_error, print_json, print_summary, print_text, print_written, tell_reviewers
+from ortlens.cli.commands import (
+    EXIT_NO,
+    EXIT_OK,
+    Command,
+    facts_of,
+    print_error,
+    print_json,
+    print_summary,
+    print_text,
+    print_written,
+    tell_reviewers,
+)
 from ortlens.errors import OrtLensError, UsageError
-from ortlens.job.inputs import inputs_from_texts
-from ortlens.job.request import request_from_options
-from ortlens.job.targets import raised_as_usage, target_from_text
-from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
+from ortlens.job.request import explained, is_onnx_file, new_lens, onnx_explained, request_from_options, write_outputs
+from ortlens.job.targets import inputs_from_texts, raised_as_usage, target_from_text
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +31,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from ortlens.doctor import Check
-    from ortlens.job.inputs import Inputs
     from ortlens.job.request import Request
+    from ortlens.job.targets import Inputs
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.views.capture_view import CaptureView

@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._process import is_running, resident_bytes
-from ortlens.cli.commands import Command
-from ortlens.cli.printing import answer, facts_of, json_text, print_error, print_note, print_summary, print_text, quietly, write_text
+from ortlens.cli.commands import (
+    Command,
+    answer,
+    facts_of,
+    json_text,
+    print_error,
+    print_note,
+    print_summary,
+    print_text,
+    quietly,
+    write_text,
+)
 from ortlens.errors import CaptureError, UsageError
-from ortlens.job.request import request_from_options
-from ortlens.job.work import OWN_NAMES
+from ortlens.job.request import OWN_NAMES, request_from_options
 
 if TYPE_CHECKING:
     from ortlens.job.process import RecordingOutcome

@@ -11,12 +11,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command
-from ortlens.cli.printing import print_json, print_note, print_text, recommended, width
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command, print_json, print_note, print_text, recommended, width
 from ortlens.errors import UsageError
-from ortlens.job.inputs import inputs_from_texts
 from ortlens.job.request import options_from_pairs
-from ortlens.job.targets import target_and_inputs
+from ortlens.job.targets import inputs_from_texts, target_and_inputs
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:

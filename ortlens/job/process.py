@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ortlens._torch.process import replace_backends, when_imported
 from ortlens.errors import OrtLensError, UsageError
-from ortlens.job.request import Request
-from ortlens.job.work import write_outputs
+from ortlens.job.request import Request, write_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

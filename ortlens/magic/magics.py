@@ -26,8 +26,7 @@ from IPython.display import display
 
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
 from ortlens.job.options import add_options, help_lines
-from ortlens.job.request import request_from_options
-from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
+from ortlens.job.request import explained, is_onnx_file, new_lens, onnx_explained, request_from_options, write_outputs
 from ortlens.magic.expression import call_from_expression
 from ortlens.views.wording import MAGIC, Hints
 

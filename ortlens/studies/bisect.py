@@ -20,7 +20,7 @@ from ortlens._shell import progress
 from ortlens._versions import version_of
 from ortlens.analysis.speed import MIN_ROUNDS, median_interval
 from ortlens.errors import UsageError
-from ortlens.job.work import is_onnx_file
+from ortlens.job.request import is_onnx_file
 from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided

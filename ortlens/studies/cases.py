@@ -210,10 +210,8 @@ def measured(case: Case, extras: CaseExtras, folder: str) -> dict[str, Any]:
     import torch
 
     from ortlens.analysis.answers.overview import figures_of
-    from ortlens.job.inputs import inputs_from_texts
-    from ortlens.job.request import Request
-    from ortlens.job.targets import call_from_text
-    from ortlens.job.work import explained
+    from ortlens.job.request import Request, explained
+    from ortlens.job.targets import call_from_text, inputs_from_texts
     from ortlens.lens.lens import Lens
 
     inputs = inputs_from_texts(case.inputs)

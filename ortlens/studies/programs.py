@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.job.inputs import Inputs
+    from ortlens.job.targets import Inputs
     from ortlens.lens.lens import Lens
     from ortlens.lens.repro.case import ReproCase, Subject
 
@@ -24,8 +24,8 @@ def program_of(folder: str, target: str, texts: Sequence[str], seed: int, option
 
     The target is `MODULE:NAME` or an ONNX file. Raises `UsageError` where nothing of it runs in ONNX Runtime.
     """
-    from ortlens.job.inputs import inputs_from_texts
-    from ortlens.job.work import is_onnx_file
+    from ortlens.job.request import is_onnx_file
+    from ortlens.job.targets import inputs_from_texts
     from ortlens.lens.repro.evidence import versions
 
     inputs = inputs_from_texts(texts)

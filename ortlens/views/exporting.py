@@ -23,8 +23,7 @@ from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import graphs_by_id, grouped, partitions_by_id, sessions_by_id, summed
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
-from ortlens.trace.facts import facts_of
-from ortlens.trace.schema import FORMATS, TABLES, table_by_name
+from ortlens.trace.schema import FORMATS, TABLES, facts_of, table_by_name
 from ortlens.views.flame_files import speedscope_from_capture
 from ortlens.views.table import csv_from_rows, rows_of
 from ortlens.views.wording import PHASE_WORDS, place

@@ -28,8 +28,7 @@ from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.speed import is_busy
 from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns
 from ortlens.trace.codec import json_float, plain
-from ortlens.trace.facts import facts_of
-from ortlens.trace.schema import TABLES, table_from_record
+from ortlens.trace.schema import TABLES, facts_of, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.views.actions import action_facts, problem_id
 from ortlens.views.flame import flame_of, packed_flame

@@ -18,7 +18,7 @@ from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.memory import memory
 from ortlens.analysis.onnx_model import optimised
-from ortlens.trace.facts import facts_of
+from ortlens.trace.schema import facts_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.markup import asset, page_html, static
 from ortlens.views.payload import packed_payload, payload_from_screen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace.facts import facts_of
+from ortlens.trace.schema import facts_of
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import PANELS, go, selected, settled, with_peaks
 from tests.facts import head

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Finding
+from ortlens.trace.schema import facts_of
 from ortlens.views import selection
 from tests.facts import head
 

@@ -14,8 +14,7 @@ import torch
 import ortlens
 from ortlens.analysis.answers.overview import key_figures
 from ortlens.errors import UsageError
-from ortlens.trace.facts import facts_of
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import TABLES, facts_of
 from tests.facts import head
 
 if TYPE_CHECKING:

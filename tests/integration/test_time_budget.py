@@ -11,9 +11,8 @@ import torch
 import ortlens
 from ortlens.analysis.answers.verdict import numbers_of, verdict_of
 from ortlens.errors import UsageError
-from ortlens.job.request import Request
-from ortlens.job.work import explained as request_explained
-from ortlens.job.work import new_lens
+from ortlens.job.request import Request, new_lens
+from ortlens.job.request import explained as request_explained
 from ortlens.lens.observing.time_budget import TimeBudget
 from tests.integration.planting import rewriting
 

@@ -11,8 +11,8 @@ from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.identity import file_name
 from ortlens.analysis.index import sessions_by_id
 from ortlens.analysis.problems.stream import findings_of
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import column, optional, same
+from ortlens.trace.schema import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping

@@ -9,8 +9,8 @@ import pytest
 
 from ortlens.analysis.answers.check import Limits, limits_from, verdicts_of
 from ortlens.errors import UsageError
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
+from ortlens.trace.schema import facts_of
 from tests.facts import head
 from tests.recorded import recorded
 from tests.unit.analysis import hand_made

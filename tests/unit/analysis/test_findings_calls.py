@@ -9,8 +9,8 @@ import pytest
 
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.analysis.timing import price_of
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding, GuardCost, Step
+from ortlens.trace.schema import facts_of
 from ortlens.views.tiles import tiles_of
 from tests.facts import head
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition, session

@@ -13,9 +13,8 @@ from ortlens.analysis.ranks import merged, rank_rows, ranks_of
 from ortlens.analysis.timing import call_time, call_times
 from ortlens.errors import UsageError
 from ortlens.trace import store
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Model, Recompile, Run
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import TABLES, facts_of
 from tests.facts import head
 from tests.unit.analysis.hand_made import graph, ledger, node, partition, session
 from tests.unit.views.sample_captures import SAMPLES

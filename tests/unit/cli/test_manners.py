@@ -20,7 +20,7 @@ import pytest
 from docs.json_schema import ANSWERS
 from ortlens import cli
 from ortlens.cli import entry
-from ortlens.cli.printing import json_text
+from ortlens.cli.commands import json_text
 from ortlens.job.options import expanded
 from ortlens.trace import store
 from ortlens.trace.journal import Journal

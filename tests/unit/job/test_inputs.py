@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortlens.errors import UsageError
-from ortlens.job.inputs import inputs_from_texts
+from ortlens.job.targets import inputs_from_texts
 
 
 def made(*texts: str, seed: int = 0) -> tuple[Any, ...]:

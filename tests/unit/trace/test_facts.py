@@ -10,8 +10,8 @@ import pytest
 from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.analysis.roofline import roofs, usable_cores
 from ortlens.analysis.speed import call_pace, spread_of
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Capture, Figures, MachinePeak, SideResult
+from ortlens.trace.schema import facts_of
 from tests.facts import figures_from_facts
 from tests.unit.views.sample_captures import SAMPLES
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.analysis.problems.advice import advised
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import (
     Break,
     Capture,
@@ -23,6 +22,7 @@ from ortlens.trace.records import (
     Run,
     Session,
 )
+from ortlens.trace.schema import facts_of
 from tests.facts import head
 from tests.recorded import recorded
 from tests.unit.analysis.hand_made import fallback, graph, node, partition

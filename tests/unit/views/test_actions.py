@@ -14,8 +14,8 @@ from ortlens.analysis.problems.advice import line_after, settings_of_hint
 from ortlens.analysis.problems.catalogue import advise, option_lines, remedy
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.backend.basis.options import OrtBackendOptions
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
+from ortlens.trace.schema import facts_of
 from ortlens.units import time_from_ns
 from ortlens.views.actions import action_facts
 from ortlens.views.capture_view import SavedCapture

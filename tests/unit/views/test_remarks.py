@@ -11,7 +11,7 @@ import pytest
 
 from ortlens import cli
 from ortlens.analysis.answers.check import limits_from, verdicts_of
-from ortlens.cli.printing import json_text
+from ortlens.cli.commands import json_text
 from ortlens.trace import store
 from ortlens.trace.records import Break, Capture, Finding
 from ortlens.views.remarks import Checkout, Remark, github_lines, remarks_of, sarif_log

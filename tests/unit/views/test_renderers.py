@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis.speed import is_busy
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Fallback, Graph
+from ortlens.trace.schema import facts_of
 from ortlens.views.rendering import failure_html, mimebundle, summary
 from ortlens.views.time_sentences import against_sentence
 from tests.facts import head

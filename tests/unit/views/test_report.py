@@ -16,7 +16,7 @@ import pytest
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from ortlens.trace import store
-from ortlens.trace.facts import facts_of
+from ortlens.trace.schema import facts_of
 from ortlens.views import report
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.report import BUDGET_BYTES, current_kernels, report_page

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.speed import call_pace, loss_of_call
-from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Numeric
+from ortlens.trace.schema import facts_of
 from ortlens.views.tiles import Tile, tiles_of
 from ortlens.views.time_sentences import against_sentence
 from tests.facts import head
