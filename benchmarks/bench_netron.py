@@ -20,7 +20,7 @@ from measure import Row, Table, parser_for, report, start
 from onnx import TensorProto, helper
 
 from ortlens.trace.records import Capture, Model
-from ortlens.views.netron.frame import embedding
+from ortlens.views.netron import embedding
 from ortlens.views.report import report_page
 
 _FRAME_KB = 250.0

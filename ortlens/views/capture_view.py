@@ -33,7 +33,7 @@ from ortlens.views.comparison import Comparison
 from ortlens.views.exporting import exported
 from ortlens.views.flame_files import FlameGraph
 from ortlens.views.markup import checked_target, write_report
-from ortlens.views.netron.frame import netron_view
+from ortlens.views.netron import netron_view
 from ortlens.views.rendering import mimebundle, summary
 from ortlens.views.report import report_page
 from ortlens.views.selection import Selectable
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ortlens.views.netron.frame import NetronView
+    from ortlens.views.netron import NetronView
     from ortlens.views.widget import Explorer
     from ortlens.views.wording import Hints
 

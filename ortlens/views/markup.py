@@ -72,7 +72,7 @@ def script_source(script: str) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Read a style sheet or script of the pages; style sheets come as one line."""
+    """Read a style sheet, script or text of the pages; style sheets come as one line."""
     text = (_FOLDER / name).read_text(encoding="utf-8")
     return _COMMENT.sub("", text).replace("\n", "") if name.endswith(".css") else text.strip()
 

@@ -102,7 +102,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
 
 def _with_models(capture: Capture, about: dict[str, Any], packed: list[_Packed], room: int) -> str:
     """Make the page with the ONNX models that fit into `room`, and the viewer that draws them."""
-    from ortlens.views.netron.frame import embedding, page_policy
+    from ortlens.views.netron import embedding, page_policy
 
     found = embedding(capture, budget_bytes=max(0, room - 4_000 - 150 * len(capture.models)) * 3 // 4)
     if not found.models:

@@ -24,7 +24,7 @@ from ortlens.analysis.problems.stream import findings_of
 from ortlens.errors import UsageError
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.views.markup import static
-from ortlens.views.netron.frame import embedding
+from ortlens.views.netron import embedding
 from ortlens.views.payload import MAX_RUNS, payload_bytes
 from ortlens.views.rendering import mimebundle
 from ortlens.views.selection import Selectable, panel
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.trace.records import Capture
-    from ortlens.views.netron.frame import Embedding
+    from ortlens.views.netron import Embedding
     from ortlens.views.wording import Hints
 
     Test = Callable[[Link], bool]

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortlens.trace import records as r
-from ortlens.views.netron.frame import netron_view
+from ortlens.views.netron import netron_view
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import until
 from tests.recorded import recorded

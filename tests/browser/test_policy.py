@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.answers.overview import SurveyRow
-from ortlens.views.netron.frame import netron_view
+from ortlens.views.netron import netron_view
 from ortlens.views.report import report_page
 from ortlens.views.survey_page import survey_page
 from tests.browser.page import BROWSER_MARKS

@@ -22,9 +22,9 @@ from onnx import TensorProto, helper
 from ortlens import CaptureError, OptionalDependencyError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.records import Capture
+from ortlens.views import netron
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.netron import frame
-from ortlens.views.netron.frame import embedding, page_policy
+from ortlens.views.netron import embedding, page_policy
 from tests.recorded import FILES, recorded
 from tests.unit.views.elements import Elements
 from tests.unit.views.onnx_models import everything, model_of
@@ -146,7 +146,7 @@ def test_a_page_gets_the_viewer_once_and_every_model() -> None:
 
 @needs_netron
 def test_only_operators_that_are_used_are_told() -> None:
-    found = frame.operators_for(frame.installed_viewer("test"), {("ai.onnx", "Gemm"), ("com.microsoft", "Gelu")}, {("ai.onnx", 18)})
+    found = netron.operators_for(netron.installed_viewer("test"), {("ai.onnx", "Gemm"), ("com.microsoft", "Gelu")}, {("ai.onnx", 18)})
     assert [(one["module"], one["name"], one["version"]) for one in found] == [("ai.onnx", "Gemm", 13)]
     assert {argument["name"] for argument in found[0]["inputs"]} == {"A", "B", "C"}
 
@@ -179,7 +179,7 @@ def test_a_budget_keeps_large_models_first_and_says_what_it_left_out() -> None:
 
 
 def test_a_model_with_its_weights_inside_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortlens.views.netron.frame.MAX_MODEL_BYTES", 1000)
+    monkeypatch.setattr("ortlens.views.netron.MAX_MODEL_BYTES", 1000)
     packed = embedding(capture_of(everything()))
     assert not packed.models
     assert "left out: m0." in packed.notes[0]
@@ -202,16 +202,16 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         pytest.skip("needs netron")
     copy = tmp_path / "netron"
     copy.mkdir()
-    for name in (*(f"{module}.js" for module in frame._MODULES), "index.html", "grapher.css", "onnx-metadata.json"):
+    for name in (*(f"{module}.js" for module in netron._MODULES), "index.html", "grapher.css", "onnx-metadata.json"):
         shutil.copy(Path(NETRON.origin).with_name(name), copy / name)
-    monkeypatch.setattr(frame, "_folder", lambda: copy)
-    frame._viewer.cache_clear()
+    monkeypatch.setattr(netron, "_folder", lambda: copy)
+    netron._viewer.cache_clear()
     yield copy
-    frame._viewer.cache_clear()
+    netron._viewer.cache_clear()
 
 
 def test_without_netron_there_is_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame, "_folder", lambda: None)
+    monkeypatch.setattr(netron, "_folder", lambda: None)
     monkeypatch.setitem(sys.modules, "netron", None)
     with pytest.raises(OptionalDependencyError, match="pip install netron"):
         SavedCapture(recorded("models")).netron("p0")
@@ -250,7 +250,7 @@ def test_files_that_look_otherwise_leave_the_model_itself(installed: Path, file:
 
 def test_an_untested_version_is_tried_and_says_so(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del installed
-    monkeypatch.setattr(frame, "version_of", lambda _: "12.0.1")
+    monkeypatch.setattr(netron, "version_of", lambda _: "12.0.1")
     shown = html.unescape(SavedCapture(recorded("models")).netron("p0")._repr_html_())
     assert "ortlens was tested with Netron >=9.0,<9.4; this is 12.0.1." in shown
     assert embedding(recorded("models")).notes == ("ortlens was tested with Netron >=9.0,<9.4; 12.0.1 is installed.",)

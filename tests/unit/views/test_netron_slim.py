@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from ortlens.model_file import BYTES, FIXED32, FIXED64, VARINT, WireError, fields
-from ortlens.views.netron.slim import KEPT_TENSOR_BYTES, field_bytes, slim_model
+from ortlens.views.slim_model import KEPT_TENSOR_BYTES, field_bytes, slim_model
 from tests.recorded import recorded
 from tests.unit.views.onnx_models import everything
 

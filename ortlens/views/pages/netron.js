@@ -1,4 +1,4 @@
-// Runs inside the frame that ortlens/views/netron/frame.py makes: unpacks Netron's own modules, opens one model at a time,
+// Runs inside the frame that ortlens/views/netron.py makes: unpacks Netron's own modules, opens one model at a time,
 // and talks to the page around it. Nothing is loaded from anywhere: the page's rules forbid it, and so does the sandbox.
 //
 // Messages, each with the `channel` that the page gave the frame as its name:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +25,8 @@ from ortlens._versions import SupportedRange, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.model_file import WireError
 from ortlens.units import counted
-from ortlens.views.markup import policy, render, script_source
-from ortlens.views.netron.slim import SlimModel, slim_model
+from ortlens.views.markup import asset, policy, render, script_source
+from ortlens.views.slim_model import SlimModel, slim_model
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding
             dropped.append(name)
     if dropped:
         notes.append(f"Left out so that the page stays small: {_names(dropped)}. In a notebook, `netron()` shows each of them.")
-    return Embedding(frame=frame, models=models, notes=(*viewer_notes, *notes), licence=_own("licence.txt") if frame else "")
+    return Embedding(frame=frame, models=models, notes=(*viewer_notes, *notes), licence=asset("netron_licence.txt") if frame else "")
 
 
 def _slim_models(capture: Capture) -> tuple[dict[str, SlimModel], list[str]]:
@@ -154,17 +154,12 @@ def _nothing_called(capture: Capture, name: object) -> str:
     return f"there is no partition or model {asked} in this capture; it has {', '.join(pairs[:_LISTED])}{more}"
 
 
-@cache
-def _own(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
 def page_policy() -> dict[str, str]:
     """List what a page must allow for the frame to work: a frame without its own URL inherits the page's rules.
 
     All these sources are made in the frame; nothing is loaded.
     """
-    scripts = f"{script_source(_own('frame.js'))} blob:"
+    scripts = f"{script_source(asset('netron.js'))} blob:"
     return {"script-src": scripts, "worker-src": "blob:", "style-src": "'unsafe-inline'", "img-src": "data:"}
 
 
@@ -189,14 +184,14 @@ def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str,
     rules = policy(more={"script-src": f"'nonce-{nonce}' blob:", "worker-src": "blob:", "img-src": "data:"})
     return render(
         "netron.html",
-        licence=_own("licence.txt"),
+        licence=asset("netron_licence.txt"),
         rules=rules,
-        style=_own("frame.css"),
+        style=asset("netron.css"),
         code=code,
         shown=shown and shown[0],
         model=shown and _packed(shown[1]),
         nonce=nonce,
-        script=_own("frame.js"),
+        script=asset("netron.js"),
     )
 
 
