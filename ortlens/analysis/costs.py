@@ -17,6 +17,7 @@ from ortlens.analysis.index import (
     graph_by_partition,
     graphs_by_id,
     grouped,
+    nodes_by_name,
     once,
     partitions_by_graph,
     partitions_by_id,
@@ -30,7 +31,7 @@ from ortlens.trace.records import column, same
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ortlens.trace.records import Capture, Fallback, FallbackCause, Graph, Kernel, LedgerPart, Node, Partition, ReasonCode, Session
+    from ortlens.trace.records import Capture, Fallback, FallbackCause, Graph, Kernel, Partition, ReasonCode, Session
 
 
 ENOUGH_CALLS = 3
@@ -48,7 +49,6 @@ class RunTime:
     """Medians over the kept runs of one session, in ns."""
 
     crossing_ns: int  # binding inputs and returning outputs
-    run_ns: int  # inside ONNX Runtime
     output_ns: int  # returning outputs
 
 
@@ -59,7 +59,6 @@ def run_times(capture: Capture) -> dict[str, RunTime]:
     return {
         session_id: RunTime(
             crossing_ns=round(median(run.bind_ns + run.output_ns for run in kept)),
-            run_ns=round(median(run.run_ns for run in kept)),
             output_ns=round(median(run.output_ns for run in kept)),
         )
         for session_id, kept in rows.items()
@@ -125,12 +124,6 @@ def profiled_sessions(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]
             yield session, kernels[session.session_id]
 
 
-def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
-    """Return the ledger; empty where it comes only from the logs, whose means include the slow first calls."""
-    was_measured = any(part.part in ("guards", "residual") for part in capture.ledger)
-    return capture.ledger if was_measured else ()
-
-
 @once
 def whole_by_graph(capture: Capture) -> dict[str, int]:
     """Compute the ns of a call of the function that each graph belongs to: the wall time where measured, else the recorded parts.
@@ -138,8 +131,8 @@ def whole_by_graph(capture: Capture) -> dict[str, int]:
     A graph that the measured calls did not enter, such as a backward graph, adds its own recorded time. A graph whose function was never
     called is absent.
     """
-    ledger = measured_ledger(capture)
-    whole, measured, times = sum(part.ns for part in ledger), {part.graph_id for part in ledger}, graph_times(capture)
+    totals, times = ledger_totals(capture), graph_times(capture)
+    whole, measured = (totals.total_ns, set(totals.graph_ids)) if totals is not None and totals.is_measured else (0, set[str]())
     found: dict[str, int] = {}
     for time in call_times(capture):
         is_measured = whole and measured.intersection(time.graph_ids)
@@ -169,11 +162,10 @@ def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> 
     whole = sum(kernel.total_ns for kernel in own)
     if not whole:
         return 0.0
-    part = next((part for part in capture.partitions if part.partition_id == session.partition_id), None)
     runs = max(kernel.calls for kernel in own)
     least_ns = least_run_ns(capture, session) if session.device_busy_ns is None else None
     run_ns = min(whole / runs, least_ns or sys.maxsize)
-    entries = entries_per_call(capture).get(part.graph_id, 1.0) if part is not None else 1.0
+    entries = entries_per_call(capture).get(graph_by_partition(capture).get(session.partition_id, ""), 1.0)
     return run_ns * entries * sum(kernel.total_ns for kernel in kernels) / whole
 
 
@@ -189,9 +181,9 @@ def least_run_ns(capture: Capture, session: Session) -> int | None:
     return min((ns for ns in known if ns > 0), default=None)
 
 
-def most_common(names: list[str], limit: int = 3) -> str:
+def most_common(names: list[str]) -> str:
     """List the names that occur most often, as in `aten.a (3 times), aten.b`."""
-    ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:limit]
+    ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:3]
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)
 
 
@@ -231,8 +223,9 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
     prices, splitting = fallback_ns(capture), splitting_costs(capture)
     members = grouped(((row.target, row.reason_code), row) for row in capture.fallbacks)
-    dtypes = {(node.graph_id, node.node): node.dtype for node in capture.nodes}
-    modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
+    nodes = nodes_by_name(capture)
+    types = {name: f" ({node.module_type})" if node.module_type else "" for name, node in nodes.items()}
+    modules = {name: f"{node.module}{types[name]}" for name, node in nodes.items() if node.module}
     counts = {cause: sum(row.graph_id not in replaced for row in rows) for cause, rows in members.items()}
 
     def group(rows: list[Fallback], node_count: int) -> FallbackGroup:
@@ -247,16 +240,12 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
             call_ns=round(sum(priced)) if priced else None,
             splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
             graph_ids=tuple(dict.fromkeys(row.graph_id for row in rows if row.graph_id not in replaced)),
-            dtype=dtypes.get((placed.graph_id, placed.node)),
+            dtype=nodes[placed.graph_id, placed.node].dtype if (placed.graph_id, placed.node) in nodes else None,
             **same(placed, "target", "reason_code", "reason", "file", "line", "source", "cause"),
         )
 
     kept = [group(rows, counts[cause]) for cause, rows in members.items() if counts[cause]]
     return tuple(sorted(kept, key=lambda group: (-(group.call_ns or 0), -group.total_ns, -group.node_count, group.target)))
-
-
-def _module(node: Node) -> str:
-    return f"{node.module} ({node.module_type})" if node.module_type else f"{node.module}"
 
 
 _MOST = 3

@@ -115,7 +115,10 @@ def coverage_of(capture: Capture) -> Coverage:
         ort_node_count=in_ort,
         share=in_ort / nodes if nodes else None,
         partition_count=sum(partition_counts[graph.graph_id] for graph in known),
-        whole_graph_count=sum(_is_whole(graph, partitioned, partition_counts) for graph in known),
+        whole_graph_count=sum(
+            bool(graph.node_count) and ort_node_count(graph, partitioned) == graph.node_count and partition_counts[graph.graph_id] == 1
+            for graph in known
+        ),
         graph_count=len(known),
         break_count=len(capture.breaks),
         is_cut_short=_is_cut_short(capture),
@@ -130,11 +133,6 @@ def is_dry_run(capture: Capture) -> bool:
 
 def _is_cut_short(capture: Capture) -> bool:
     return any(finding.rule == "dry_run_ended" for finding in capture.findings)
-
-
-def _is_whole(graph: Graph, partitioned: Mapping[str, int], partition_counts: Mapping[str, int]) -> bool:
-    in_ort = ort_node_count(graph, partitioned)
-    return bool(graph.node_count) and in_ort == graph.node_count and partition_counts.get(graph.graph_id, 0) == 1
 
 
 def _verdict(capture: Capture, known: int, nodes: int, in_ort: int) -> Verdict:

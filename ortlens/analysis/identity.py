@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import graphs_by_id, grouped
+from ortlens.analysis.index import graphs_by_id, grouped, sessions_by_id
 from ortlens.errors import UsageError
 from ortlens.trace.records import Confidence, Phase, column, optional, same
 
@@ -130,10 +130,10 @@ def _all_links(capture: Capture) -> Iterator[Link]:
 
 def _kernels(capture: Capture) -> tuple[dict[tuple[str, str], list[Kernel]], dict[tuple[str, str], list[Kernel]]]:
     """Group kernels by partition and ONNX node, and by partition and FX node."""
-    partition_of = {session.session_id: session.partition_id for session in capture.sessions}
-    by_onnx = grouped(((partition_of.get(row.session_id, ""), name), row) for row in capture.kernels for name in row.onnx_nodes)
-    by_node = grouped(((partition_of.get(row.session_id, ""), name), row) for row in capture.kernels for name in row.nodes)
-    return by_onnx, by_node
+    sessions = sessions_by_id(capture)
+    rows = [(sessions[row.session_id].partition_id if row.session_id in sessions else "", row) for row in capture.kernels]
+    by_onnx = grouped(((partition, name), row) for partition, row in rows for name in row.onnx_nodes)
+    return by_onnx, grouped(((partition, name), row) for partition, row in rows for name in row.nodes)
 
 
 def _link(graphs: dict[str, Graph], node: Node, onnx_node: str | None, confidence: str, kernel: Kernel | None) -> Link:

@@ -311,13 +311,11 @@ def _splits(capture: Capture) -> dict[str, tuple[float, float, float]]:
     for (graph_id, _), rows in kept.items():
         for place, ns in enumerate(zip(*rows, strict=True)):
             sums[graph_id][place] += median(ns) * len(rows)
-    return {graph_id: _shares(parts) for graph_id, parts in sums.items() if any(parts)}
-
-
-def _shares(parts: list[float]) -> tuple[float, float, float]:
-    bind, run, output = parts
-    whole = bind + run + output
-    return bind / whole, run / whole, output / whole
+    return {
+        graph_id: (bind / whole, run / whole, output / whole)
+        for graph_id, (bind, run, output) in sums.items()
+        if (whole := bind + run + output)
+    }
 
 
 def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
@@ -331,7 +329,7 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
     ns = {part: sums[part] for part in PARTS if part in sums}
     share = {part: value / total for part, value in ns.items()}
     graph_ids = tuple(dict.fromkeys(row.graph_id for row in rows))
-    return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured="residual" in ns, graph_ids=graph_ids)
+    return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured=bool(ns.keys() & {"guards", "residual"}), graph_ids=graph_ids)
 
 
 @once

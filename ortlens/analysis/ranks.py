@@ -12,7 +12,7 @@ from ortlens.trace.records import Capture, Figures, Graph, column, optional
 from ortlens.trace.schema import TABLES, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _OWN = frozenset(("graph_id", "compile_id", "recompile_of", "of_compile_id", "break_id", "partition_id", "model_id", "session_id"))
 _OWN_LISTS = frozenset(("compile_ids", "graph_ids"))
@@ -69,13 +69,10 @@ def _numbered(captures: Sequence[Capture]) -> list[int]:
 
 def _of_rank(capture: Capture, rank: int) -> Capture:
     """Make the ids and names of a capture unique among the ranks."""
-    ids = {value for name in TABLES for record in getattr(capture, name) for value in _ids_in(record)}
+    records = [record for name in TABLES for record in getattr(capture, name)]
+    ids = {getattr(record, item.name) for record in records for item in fields(record) if item.name in _OWN} - {None}
     tables: dict[str, Any] = {name: tuple(_record(record, rank, ids) for record in getattr(capture, name)) for name in TABLES}
     return replace(capture, attachments={_attachment(name, rank): data for name, data in capture.attachments.items()}, **tables)
-
-
-def _ids_in(record: Any) -> Iterable[str]:  # noqa: ANN401 - a record of any table
-    return (value for item in fields(record) if item.name in _OWN and isinstance(value := getattr(record, item.name), str))
 
 
 def _record(record: Any, rank: int, ids: set[str]) -> Any:  # noqa: ANN401 - a record of any table

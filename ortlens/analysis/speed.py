@@ -13,7 +13,7 @@ from ortlens.analysis.ledger import ledger_totals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ortlens.trace.records import Capture, Figures
+    from ortlens.trace.records import Capture
 
 SpeedVerdict: TypeAlias = Literal["faster", "slower", "same", "unmeasured"]
 PaceVerdict: TypeAlias = Literal["faster", "slower", "same", "unclear", "unmeasured"]
@@ -194,22 +194,23 @@ _BUSY = 1.5  # times the shortest call; on an idle machine half of the calls sta
 _CROWDED = 0.25  # cores: others had this many, and fewer were idle
 
 
-def spread_of(figures: Figures) -> float | None:
+def spread_of(capture: Capture) -> float | None:
     """Return the median of the measured calls over the shortest; None where it is not known."""
-    return figures.ledger_spread if 1 <= (figures.ledger_spread or 0) < inf else None  # a damaged capture may hold any number
+    spread = capture.figures.ledger_spread
+    return spread if 1 <= (spread or 0) < inf else None  # a damaged capture may hold any number
 
 
-def others_of(figures: Figures) -> float | None:
+def others_of(capture: Capture) -> float | None:
     """Return the cores that other processes had during the measured calls, where they left none idle; else None."""
-    others, idle = figures.ledger_others, figures.ledger_idle
+    others, idle = capture.figures.ledger_others, capture.figures.ledger_idle
     return others if others is not None and idle is not None and inf > others >= _CROWDED > idle else None
 
 
-def is_busy(figures: Figures) -> bool:
+def is_busy(capture: Capture) -> bool:
     """Tell whether other work ran beside the measured calls, so that times are less certain."""
-    return others_of(figures) is not None or (spread_of(figures) or 1) >= _BUSY
+    return others_of(capture) is not None or (spread_of(capture) or 1) >= _BUSY
 
 
-def is_crowded(figures: Figures) -> bool:
+def is_crowded(capture: Capture) -> bool:
     """Tell whether threads of PyTorch or ONNX Runtime waited for cores: then either may seem a hundred times as fast."""
-    return others_of(figures) is not None and figures.torch_threads not in (None, 1)
+    return others_of(capture) is not None and capture.figures.torch_threads not in (None, 1)

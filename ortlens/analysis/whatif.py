@@ -212,10 +212,13 @@ class _Ranking:
         graph_ids = dict.fromkeys(fallback.graph_id for fallback in fallbacks)
         then = {graph_id: _totals(self._graphs[graph_id], frozenset({target})) for graph_id in graph_ids}
         fewer = {graph_id: self._now[graph_id].partitions - after.partitions for graph_id, after in then.items()}
-        partitions_saved = sum(fewer.values())
+        partitions_saved, priced = sum(fewer.values()), bool(self._eager) and all(fallback.calls for fallback in fallbacks)
         bytes_saved = sum(self._now[graph_id].bytes - after.bytes for graph_id, after in then.items())
         gained = sum(after.nodes - self._now[graph_id].nodes for graph_id, after in then.items())
-        eager_ns, cost = self._eager_ns(fallbacks), self._cost
+        eager_ns = round(sum(self._eager.get((fallback.graph_id, fallback.node), 0.0) for fallback in fallbacks)) if priced else None
+        # A run has a fixed cost, and operators that get into one model may be fused: of each graph, as many as partitions would be saved.
+        shortest = round(sum(sum(self._runs.get(graph_id, [])[: max(count, 0)]) for graph_id, count in fewer.items()))
+        cost = self._cost
         saved_ns = None if cost is None else round(partitions_saved * cost.call_ns + bytes_saved * cost.byte_ns)
         return Candidate(
             target=target,
@@ -226,22 +229,9 @@ class _Ranking:
             coverage_gained=gained / self._compute if self._compute else 0.0,
             eager_ns=eager_ns,
             saved_ns=saved_ns,
-            saved_at_most_ns=None if saved_ns is None or eager_ns is None else saved_ns + eager_ns + self._shortest_runs(fewer),
+            saved_at_most_ns=None if saved_ns is None or eager_ns is None else saved_ns + eager_ns + shortest,
             note="; ".join(filter(None, (_needs(fallbacks), "" if cost is None else f"estimate: {cost.basis}"))),
         )
-
-    def _shortest_runs(self, fewer: Mapping[str, int]) -> int:
-        """Sum the shortest runs of each graph, as many as partitions would be saved.
-
-        A run has a fixed cost, and operators that get into one model may be fused.
-        """
-        return round(sum(sum(self._runs.get(graph_id, [])[: max(count, 0)]) for graph_id, count in fewer.items()))
-
-    def _eager_ns(self, fallbacks: Sequence[Fallback]) -> int | None:
-        """Sum the time per call of nodes that PyTorch runs; None when one of them was never called."""
-        if not self._eager or not all(fallback.calls for fallback in fallbacks):
-            return None
-        return round(sum(self._eager.get((fallback.graph_id, fallback.node), 0.0) for fallback in fallbacks))
 
 
 def _totals(graph: RecordedGraph, ops: frozenset[str]) -> _Totals:

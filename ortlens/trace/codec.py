@@ -51,7 +51,9 @@ def columns_from_records(table: Table, records: Sequence[object]) -> dict[str, l
 def records_from_columns(table: Table, rows: int, columns: Mapping[str, Any]) -> tuple[Any, ...]:
     """Read `rows` records from a parsed JSON list per column; unknown columns are ignored, missing ones take their defaults."""
     _check_row_count(table, rows)
-    present = [column for column in table.columns if _is_present(table, column, columns)]
+    if missing := [column.name for column in table.columns if column.required and column.name not in columns]:
+        raise CaptureError(f"table {table.name}: column {missing[0]} is missing")
+    present = [column for column in table.columns if column.name in columns]
     lists = [_converted(table, column, _list_of(table, column, columns, rows), _value_from_json) for column in present]
     names = [column.name for column in present]
     if not names:  # every value has its default
@@ -62,12 +64,6 @@ def records_from_columns(table: Table, rows: int, columns: Mapping[str, Any]) ->
 def _check_row_count(table: Table, rows: int) -> None:
     if rows > MAX_ROWS:
         raise CaptureError(f"table {table.name}: {rows} rows are more than the {MAX_ROWS} that a capture may hold")
-
-
-def _is_present(table: Table, column: Column, columns: Mapping[str, Any]) -> bool:
-    if column.name not in columns and column.required:
-        raise CaptureError(f"table {table.name}: column {column.name} is missing")
-    return column.name in columns
 
 
 def _list_of(table: Table, column: Column, columns: Mapping[str, Any], rows: int) -> list[Any]:

@@ -236,7 +236,8 @@ class Recorder:
         )
         tables["fallbacks"] = tuple(replace(f, **slots.get((f.graph_id, f.node), {})) for f in tables["fallbacks"])
         tables["graphs"] = _with_use(tables["graphs"], tables["sessions"], tables["fallbacks"], tables["partitions"])
-        tables["runs"] = _runs(logs)
+        runs = (run_from_row(log.session_id, log.graph_id, row) for log in logs for row in log.rows())
+        tables["runs"] = tuple(sorted(runs, key=lambda run: run.start_ns)[-MAX_RUNS:])
         tables["findings"] = (*tables["findings"], *self.unrecorded)
         return r.Capture(
             name=name,
@@ -258,12 +259,6 @@ def _with_use(
     called = {session.partition_id for session in sessions if session.calls}
     used = {part.graph_id for part in partitions if part.partition_id in called} | {row.graph_id for row in fallbacks if row.calls}
     return tuple(replace(graph, only_verified=False) if graph.graph_id in used else graph for graph in graphs)
-
-
-def _runs(logs: tuple[RunLog, ...]) -> tuple[r.Run, ...]:
-    rows = [run_from_row(log.session_id, log.graph_id, row) for log in logs for row in log.rows()]
-    rows.sort(key=lambda run: run.start_ns)
-    return tuple(rows[-MAX_RUNS:])
 
 
 def run_from_row(session_id: str | None, graph_id: str | None, row: tuple[int, int, int, int, int, int]) -> r.Run:

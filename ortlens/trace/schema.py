@@ -71,17 +71,12 @@ def _without_none(annotation: object) -> tuple[Any, bool]:
     return (rest[0] if len(rest) == 1 else annotation), len(rest) < len(members)
 
 
-def _item_types(annotation: Any) -> tuple[type, ...]:  # noqa: ANN401 - annotations have no common type
-    """Return the types that `tuple[X, ...]` holds; `int | str` gives both."""
-    item = get_args(annotation)[0]
-    return get_args(item) or (item,)
-
-
 def _column_from_field(spec: Field[Any], annotation: object) -> Column:
     inner, nullable = _without_none(annotation)
     origin = get_origin(inner)
     kind: Kind = "str" if origin is Literal else (origin or inner).__name__
-    items = _item_types(inner) if origin is tuple else ()
+    item = get_args(inner)[0] if origin is tuple else None
+    items: tuple[type, ...] = () if item is None else get_args(item) or (item,)  # `int | str` gives both
     return Column(
         name=spec.name,
         dtype=_DTYPES[kind][nullable],
@@ -157,22 +152,12 @@ def _array_of_kind(pandas: ModuleType, column: Column, values: list[Any]) -> Any
     if column.kind == "str":
         return pandas.array(_encodable(values), dtype=column.dtype)
     if column.kind == "tuple":
-        return _objects([value if value is None else tuple(_encodable(value)) for value in values])
+        return pandas.Series([value if value is None else tuple(_encodable(value)) for value in values], dtype=column.dtype)
     if column.kind == "float":
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     if column.nullable:
         return pandas.array(values, dtype=column.dtype)
     return np.array(values, dtype=column.dtype)
-
-
-def _objects(values: list[Any]) -> Any:  # noqa: ANN401 - a numpy array of objects
-    import numpy as np
-
-    # np.array() would turn tuples of equal length into a second axis.
-    array = np.empty(len(values), dtype=object)
-    for position, value in enumerate(values):
-        array[position] = value
-    return array
 
 
 def _encodable(values: Any) -> Any:  # noqa: ANN401 - a list or a tuple of texts, numbers and None

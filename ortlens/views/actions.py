@@ -123,7 +123,7 @@ def gain_text(item: Problem) -> str:
         return f"takes {amount} per call in PyTorch"
     if item.kind == "break" and not item.is_saving:
         return f"costs {amount} per call{besides(item.gain_ns, item.own_code_ns)}"
-    return f"saves {amount_words(item.gain_ns, is_measured=item.measured, at_most=item.at_most)} per call"
+    return f"saves {amount_words(item)} per call"
 
 
 def _why(item: Problem) -> str:

@@ -508,7 +508,7 @@ def _essentials(capture: Capture) -> str:
     coverage = coverage_of(capture)  # not the whole overview: one line should not ask every rule for its findings
     share, of = coverage.share, " of the compiled code" if coverage.is_partial_view else ""
     facts = [
-        counted(compilation_count(capture.graphs), "graph"),
+        counted(compilation_count(capture), "graph"),
         counted(len(capture.breaks), "graph break"),
         counted(len(own_recompiles(capture)), "recompile"),
         f"backend {clipped(capture.backend, 40)}" if share is None else f"{percent(share)}{of} in ONNX Runtime",

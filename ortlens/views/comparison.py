@@ -180,10 +180,6 @@ def _anchors(rows: Sequence[PaneRow]) -> dict[tuple[str, str], int]:
     return {(name, side.name): number for number, name, side in sides if side is not None and side.ns is not None}
 
 
-def _left(number: int) -> str:
-    return counted(number, "more row") if number > 0 else ""
-
-
 def _times(timings: Sequence[Timing]) -> dict[str, Any]:
     """Describe the times of calls and of what differs; the rest is folded."""
     order = by_verdict(timings)
@@ -222,8 +218,8 @@ def _panes(compared: Compared, rows: Sequence[PaneRow], max_rows: int) -> dict[s
     Long runs of equal rows are folded, or only counted where there is no room; what was left out is counted.
     """
     runs = list(_runs(rows))
-    open_rows = sum(len(run) for run, is_folded in runs if not is_folded)
-    room, folded_room = max_rows, max_rows - open_rows
+    left = sum(len(run) for run, is_folded in runs if not is_folded) - max_rows
+    room, folded_room = max_rows, -left
     shown: list[dict[str, Any]] = []
     for run, is_folded in runs:
         if is_folded:
@@ -238,7 +234,7 @@ def _panes(compared: Compared, rows: Sequence[PaneRow], max_rows: int) -> dict[s
             break
     different = f"{counted(sum(not _is_same(row) for row in rows), 'row')} of {len(rows):,}"
     names = [f"{side}: {clipped(found.name, 60)}" for side, found in (("Before", compared.before), ("After", compared.after))]
-    return {"runs": shown, "names": names, "different": different, "left": _left(open_rows - max_rows)}
+    return {"runs": shown, "names": names, "different": different, "left": counted(left, "more row") if left > 0 else ""}
 
 
 def _is_same(row: PaneRow) -> bool:

@@ -105,7 +105,7 @@ def _of(compared: Compared, *kinds: Kind) -> list[Change]:
 
 def _changes(name: str, label: str, rows: Iterable[Change], *, none: str, most: int = _MOST) -> Answer:
     said = list(Counter((row.effect, _of_kind(row)) for row in rows).items())
-    items = tuple(Item(head=_repeated(text, number), effect=effect) for (effect, text), number in said[:most])
+    items = tuple(Item(head=text if number == 1 else f"{text} ({number}x)", effect=effect) for (effect, text), number in said[:most])
     left = max(len(said) - most, 0)
     return Answer(name=name, label=label, said=() if items else (none,), items=items, left=left, frame="changes")
 
@@ -200,11 +200,6 @@ def _kinds(rows: Sequence[Change]) -> list[str]:
 
 def _called(capture: Capture) -> str:
     return f"{clipped(capture.name, 60) or 'unnamed capture'} ({clipped(capture.backend, 30)}, {clipped(capture.created, 30) or 'no date'})"
-
-
-def _repeated(text: str, number: int) -> str:
-    """Say a sentence once for several rows, with their number where it is more than one."""
-    return text if number == 1 else f"{text} ({number}x)"
 
 
 def _ratio(row: Timing) -> str:

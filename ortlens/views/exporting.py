@@ -15,14 +15,15 @@ import math
 import re
 import shutil
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens._files import temp_sibling, write_file
 from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import graphs_by_id, grouped, partitions_by_id, sessions_by_id, summed
+from ortlens.analysis.index import fallbacks_by_graph, graphs_by_id, grouped, partitions_by_id, sessions_by_id, summed
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
+from ortlens.trace.records import same
 from ortlens.trace.schema import FORMATS, TABLES, facts_of, table_by_name
 from ortlens.views.flame_files import speedscope_from_capture
 from ortlens.views.table import csv_from_rows, rows_of
@@ -135,12 +136,9 @@ def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
 
 def _profiled(capture: Capture) -> dict[str, list[Kernel]]:
     """Group kernels by model; of several profiled sessions of one model, those of the busiest."""
-    busiest: dict[str, str] = {}
-    seen = {kernel.session_id for kernel in capture.kernels}
-    for session in sorted(capture.sessions, key=lambda session: session.total_ns):
-        if session.session_id in seen and session.model_id:
-            busiest[session.model_id] = session.session_id
-    return {model: [kernel for kernel in capture.kernels if kernel.session_id == session] for model, session in sorted(busiest.items())}
+    kernels, ranked = kernels_by_session(capture.kernels), sorted(capture.sessions, key=lambda session: session.total_ns)
+    busiest = {row.model_id: kernels[row.session_id] for row in ranked if row.session_id in kernels and row.model_id}
+    return dict(sorted(busiest.items()))
 
 
 def _errors(capture: Capture) -> dict[str, dict[str, float]]:
@@ -208,17 +206,9 @@ class _Names:
         self.sessions = sessions_by_id(capture)
         self.graphs = graphs_by_id(capture)
         self.breaks = {compile_id: item for item in capture.breaks for compile_id in item.compile_ids}
-        self._fallbacks: dict[str, dict[str, Fallback]] = {}
-        for fallback in capture.fallbacks:
-            self._fallbacks.setdefault(fallback.graph_id, {})[fallback.node] = fallback
-        self._first: dict[str, int] = {}  # of a partition: place of its first and its last node among all nodes
-        self._last: dict[str, int] = {}
-        self._at: dict[tuple[str, str], int] = {}
-        for at, node in enumerate(capture.nodes):
-            self._at[node.graph_id, node.node] = at
-            if node.partition_id:
-                self._first.setdefault(node.partition_id, at)
-                self._last[node.partition_id] = at
+        self._fallbacks = fallbacks_by_graph(capture)
+        self._at = {(node.graph_id, node.node): at for at, node in enumerate(capture.nodes)}
+        self._places = grouped((node.partition_id, at) for at, node in enumerate(capture.nodes))  # of a partition's nodes, among all
 
     def of(self, run: Run) -> tuple[str, dict[str, Any]]:
         """Return title and details of a call."""
@@ -237,12 +227,11 @@ class _Names:
         one, other = (self.sessions.get(run.session_id or "") for run in (before, after))
         if one is None or other is None or before.graph_id != after.graph_id:
             return []
-        first, end = self._last.get(one.partition_id), self._first.get(other.partition_id)
-        fallen = self._fallbacks.get(before.graph_id or "", {})
-        if first is None or end is None or end < self._first[one.partition_id]:
+        own, next_places = self._places.get(one.partition_id), self._places.get(other.partition_id)
+        fallen = self._fallbacks.get(before.graph_id or "", [])
+        if own is None or next_places is None or next_places[0] < own[0]:
             return []
-        inside = [each for each in fallen.values() if first < self._at.get((each.graph_id, each.node), -1) < end]
-        return inside or list(fallen.values())
+        return [each for each in fallen if own[-1] < self._at.get((each.graph_id, each.node), -1) < next_places[0]] or fallen
 
 
 def _call(run: Run, names: _Names, thread: int, at: int) -> Iterator[Event]:
@@ -274,14 +263,11 @@ def _graphs(runs: Sequence[Run], names: _Names, thread: int, start: int) -> Iter
 
 def _inside(run: Run, kernels: Sequence[Kernel], thread: int, at: int) -> Iterator[Event]:
     """Yield the kernels of a profile of other calls, end to end, in a run."""
-    lengths = [kernel.mean_ns or 0 for kernel in kernels]
-    factor = min(1.0, run.run_ns / (sum(lengths) or 1))
-    begun = at + run.bind_ns
-    done = 0
-    for kernel, length in zip(kernels, lengths, strict=True):
-        left, done = done, done + length
+    ends = list(accumulate(kernel.mean_ns or 0 for kernel in kernels))
+    factor, begun = min(1.0, run.run_ns / (ends[-1] or 1)), at + run.bind_ns
+    for kernel, left, done in zip(kernels, [0, *ends], ends, strict=False):
         start, end = int(left * factor), int(done * factor)  # whole nanoseconds, so that neighbours do not overlap
-        about = {"kernel": kernel.kernel, "mean_ns": length, "measured": "in profiled calls, not in this one"}
+        about = {"kernel": kernel.kernel, "mean_ns": done - left, "measured": "in profiled calls, not in this one"}
         yield {**_slice(f"{kernel.op_type} (profiled)", _CALLS, thread, begun + start, end - start), "cat": "profiled", "args": about}
 
 
@@ -339,16 +325,8 @@ def _compilations(capture: Capture) -> Iterator[Event]:
 
 def _latest_profiled(runs: Sequence[Run], kernels: Mapping[str, Sequence[Kernel]]) -> set[int]:
     """Collect the ids of the latest runs whose kernels fit into the bound."""
-    found: set[int] = set()
-    room = _PROFILED_SLICES
-    for run in reversed(runs):
-        count = len(kernels.get(run.session_id or "", ()))
-        room -= count
-        if room < 0:
-            break
-        if count:
-            found.add(id(run))
-    return found
+    latest = [(run, len(kernels[run.session_id or ""])) for run in reversed(runs) if run.session_id in kernels]
+    return {id(run) for (run, _), held in zip(latest, accumulate(count for _, count in latest), strict=True) if held <= _PROFILED_SLICES}
 
 
 def _kernels(by_session: Mapping[str, Sequence[Kernel]]) -> Iterator[Event]:
@@ -357,14 +335,13 @@ def _kernels(by_session: Mapping[str, Sequence[Kernel]]) -> Iterator[Event]:
         yield _named("process_name", _KERNELS, "kernels (means per run, end to end)")
     for number, (session_id, kernels) in enumerate(by_session.items()):
         yield _named("thread_name", _KERNELS, f"session {session_id}", number)
-        lengths = [kernel.mean_ns or 0 for kernel in kernels]
-        yield {**_slice(f"one run of {session_id}", _KERNELS, number, 0, sum(lengths)), "cat": "kernels"}
+        yield {**_slice(f"one run of {session_id}", _KERNELS, number, 0, sum(kernel.mean_ns or 0 for kernel in kernels)), "cat": "kernels"}
         at = 0
-        for kernel, length in zip(kernels, lengths, strict=True):
-            about = {"kernel": kernel.kernel, "provider": kernel.provider, "share": kernel.share, "node": kernel.node}
-            where = {"module": kernel.module, "line": place(kernel.file, kernel.line) if kernel.file else None}
-            yield {**_slice(kernel.op_type, _KERNELS, number, at, length), "cat": "kernel", "args": {**about, **where}}
-            at += length
+        for kernel in kernels:
+            line = place(kernel.file, kernel.line) if kernel.file else None
+            about = same(kernel, "kernel", "provider", "share", "node", "module") | {"line": line}
+            yield {**_slice(kernel.op_type, _KERNELS, number, at, kernel.mean_ns or 0), "cat": "kernel", "args": about}
+            at += kernel.mean_ns or 0
 
 
 def _slice(name: str, process: int, thread: int, at_ns: int, length_ns: int) -> Event:

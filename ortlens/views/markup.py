@@ -22,7 +22,7 @@ from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from jinja2 import Environment
 
@@ -83,18 +83,9 @@ def static(name: str) -> str:
     return (_FOLDER.with_name("static") / name).read_text(encoding="utf-8")
 
 
-def safe(text: str, width: int = _MAX_TEXT) -> str:
+def safe(text: str) -> str:
     """Cut text, write control characters out and escape markup: it is harmless in HTML, within tags and in attributes."""
-    return escape(clipped(text, width), quote=True)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def _bar_width(share: float) -> str:
-    """Write a share as the width of a bar; rounded down, so that a full bar means all of it."""
-    return f"{int(min(max(share, 0.0), 1.0) * 1000) / 10:.1f}%"
+    return escape(clipped(text, _MAX_TEXT), quote=True)
 
 
 @cache
@@ -105,12 +96,13 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "clip": lambda text, width=_MAX_TEXT: clipped(text, width),
-        "sentence": _sentence,
-        "width": _bar_width,
+        "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
+        "width": lambda share: f"{int(min(max(share, 0.0), 1.0) * 1000) / 10:.1f}%",  # of a bar; rounded down, so that a full bar means all
         "percent": percent,
     }
+    environment.filters |= filters
     environment.globals["asset"] = asset
     return environment
 

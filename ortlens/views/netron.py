@@ -102,9 +102,9 @@ def _slim_models(capture: Capture) -> tuple[dict[str, SlimModel], list[str]]:
     return found, notes
 
 
-def _names(names: list[str], shown: int = 6) -> str:
-    listed = ", ".join(clipped(name, 120) for name in names[:shown])
-    return f"{listed} and {counted(len(names) - shown, 'other')}" if len(names) > shown else listed
+def _names(names: list[str]) -> str:
+    listed = ", ".join(clipped(name, 120) for name in names[:6])
+    return f"{listed} and {counted(len(names) - 6, 'other')}" if len(names) > 6 else listed  # noqa: PLR2004 - as many as are listed
 
 
 def _viewer_frame(slim: Mapping[str, SlimModel]) -> tuple[bytes, list[str]]:

@@ -25,7 +25,6 @@ from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of, problems_of, records_of
 from ortlens.analysis.roofline import Roof, roofs
-from ortlens.analysis.speed import is_busy
 from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns
 from ortlens.trace.codec import json_float, plain
 from ortlens.trace.schema import TABLES, facts_of, table_from_record
@@ -48,7 +47,6 @@ from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, SAVED, WANTS, visib
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Capture
     from ortlens.trace.schema import Column, Table
     from ortlens.views.wording import Hints
@@ -76,9 +74,10 @@ def payload_from_screen(screen: Screen, shown: Capture, *, redacted: bool, hints
     if found := roofs(shown):
         tables["roofline"] = packed_table(table_from_record("roofline", Roof), found[:MAX_ROWS], len(found), texts)
     left_out = [_left_out(name, len(kept[name]), len(rows)) for name, rows in records.items() if len(kept[name]) < len(rows)]
+    missing = {want: hints.text(want, is_onnx=onnx_facts(shown) is not None) for want in WANTS}  # what to type for it, in all panels
     return {
         "version": VERSION,
-        "meta": bounded(_meta(shown, redact=redacted) | {"left_out": left_out, "hints": _hints(shown, hints)}),
+        "meta": bounded(_meta(shown, redact=redacted) | {"left_out": left_out, "hints": missing}),
         "overview": bounded(overview_facts(screen, shown)),
         "modules": bounded(_modules(kept["nodes"])),
         "flame": bounded(packed_flame(flame_of(shown, max_rows=MAX_ROWS))),
@@ -114,11 +113,6 @@ def _meta(capture: Capture, *, redact: bool) -> dict[str, Any]:
     }
 
 
-def _hints(capture: Capture, hints: Hints) -> dict[str, str]:
-    """Say what to type for what is missing, in all panels."""
-    return {want: hints.text(want, is_onnx=onnx_facts(capture) is not None) for want in WANTS}
-
-
 def _left_out(name: str, shown: int, total: int) -> str:
     which = "newest" if name == "runs" else "first"
     return f"the {which} {shown:,} of {total:,} {name} are shown; the frame `.{name}` has all"
@@ -146,7 +140,10 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "busy_sentence": busy_sentence(capture),
         "recompiles_sentence": recompiles_sentence(capture),
         "coverage": asdict(coverage_of(capture)),
-        "looks": [_look(item, capture) for item in problems_of(capture)[:MAX_PROBLEMS]],
+        "looks": [
+            {"sentence": problem_sentence(item), "consequences": consequence_sentences(item), "id": problem_id(item, capture)}
+            for item in problems_of(capture)[:MAX_PROBLEMS]
+        ],
         "actions": action_facts(capture),
         "call": _call(capture),
         "generate_ns": generate_ns(capture),
@@ -159,7 +156,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "slow_lines": [asdict(line) for line in slow_lines(capture)],
         "recompile_count": sum(recompiles_by_role(capture).values()),
         "causes": _causes(capture),
-        "gains": [gain_words(finding, is_busy=is_busy(capture.figures)) for finding in findings_of(capture)],
+        "gains": [gain_words(finding) for finding in findings_of(capture)],
         "reasons": dict(REASON_WORDS),
     }
 
@@ -199,10 +196,6 @@ def _call_order(capture: Capture) -> dict[str, Any]:
     return {"graphs": list(found), "ahead": {graph_id: rows for graph_id, rows in found.items() if rows}, "behind": [*met, *behind]}
 
 
-def _look(item: Problem, capture: Capture) -> dict[str, Any]:
-    return {"sentence": problem_sentence(item), "consequences": consequence_sentences(item), "id": problem_id(item, capture)}
-
-
 Packed: TypeAlias = dict[str, Any]
 
 _MAX_TEXT = 10_000  # characters of one text; a name of a megabyte must not sink the page
@@ -232,7 +225,8 @@ def packed_table(table: Table, records: Sequence[Any], total: int, texts: Texts)
     """Pack the shown records of one kind, `total` being how many were recorded; strings go to `texts`."""
     columns = {column.name: [getattr(record, column.name) for record in records] for column in table.columns}
     packed = {
-        column.name: _about(column) | (_sum(table.name, column.name, columns) or packed_column(column, columns[column.name], texts))
+        column.name: {"kind": "list" if column.kind == "tuple" else column.kind, "unit": column.unit, "meaning": column.meaning}
+        | (_sum(table.name, column.name, columns) or packed_column(column, columns[column.name], texts))
         for column in table.columns
     }
     return {"meaning": table.meaning, "rows": len(records), "total": total, "columns": packed}
@@ -251,10 +245,6 @@ def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
         "tuple": lambda found: _lists(found, texts),
     }
     return pack[column.kind](values)
-
-
-def _about(column: Column) -> Packed:
-    return {"kind": "list" if column.kind == "tuple" else column.kind, "unit": column.unit, "meaning": column.meaning}
 
 
 def _all_same(values: list[Any]) -> bool:

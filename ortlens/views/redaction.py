@@ -100,35 +100,31 @@ def redacted_capture(capture: Capture) -> Capture:
     Paths become file names. Source lines, values in guards, reasons and exceptions, options of providers and the name of `cache_dir` go,
     and so do attachments, since models may hold paths and source lines.
     """
-    names = _short_names(_files(capture))
+    tables = ("graphs", "breaks", "recompiles", "nodes", "fallbacks", "kernels", "numerics", "findings")
+    names = _short_names(dict.fromkeys(record.file for table in tables for record in getattr(capture, table) if record.file))
     scrub = _scrubber(names, _sources(capture), _known(capture))
-    tables: dict[str, Any] = {
+    redacted: dict[str, Any] = {
         name: tuple(_redacted(record, table, names, scrub) for record in getattr(capture, name)) for name, table in TABLES.items()
     }
     # What advice depends on goes, so that the advice stays.
-    tables["recompiles"] = tuple(
+    redacted["recompiles"] = tuple(
         replace(shown, values=_without_values(item.values, item.guard or item.reason), traits=None)
-        for item, shown in zip(capture.recompiles, tables["recompiles"], strict=True)
+        for item, shown in zip(capture.recompiles, redacted["recompiles"], strict=True)
     )
-    tables["breaks"] = tuple(
+    redacted["breaks"] = tuple(
         replace(shown, stop_source=None, refused_reason=None, refused_values=_without_values(item.refused_values, item.refused_guard or ""))
-        for item, shown in zip(capture.breaks, tables["breaks"], strict=True)
+        for item, shown in zip(capture.breaks, redacted["breaks"], strict=True)
     )
     environment = {key: _without_secrets(key, scrub(value)) for key, value in capture.environment.items()}
     ways = tuple(replace(way, note=scrub(way.note)) for way in capture.figures.ways)
     guards = tuple(replace(row, file=row.file and (names.get(row.file) or file_name(row.file))) for row in capture.figures.guards)
     refused = capture.figures.freeze_refused
     figures = replace(capture.figures, ways=ways, guards=guards, freeze_refused=refused and scrub(refused))
-    return replace(capture, name=scrub(capture.name), environment=environment, figures=figures, attachments={}, **tables)
+    return replace(capture, name=scrub(capture.name), environment=environment, figures=figures, attachments={}, **redacted)
 
 
 def _without_values(values: Iterable[str], guard: str) -> tuple[str, ...]:
     return tuple(erased_value(value, guard) for value in values)
-
-
-def _files(capture: Capture) -> Iterable[str]:
-    tables = ("graphs", "breaks", "recompiles", "nodes", "fallbacks", "kernels", "numerics", "findings")
-    return dict.fromkeys(record.file for table in tables for record in getattr(capture, table) if record.file)
 
 
 def _known(capture: Capture) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from ortlens.views.markup import render, safe
@@ -47,15 +48,11 @@ def screen_text(screen: Screen, *, width: int = 100, ascii_only: bool = False, c
     room = max(width, _MIN_WIDTH) - _LABEL
     lines = [clipped(screen.title, room + _LABEL), ""]
     for label, body in _sections(screen, room):
-        code = _RED if label == "WRONG RESULTS" else _BOLD
-        lines += [_head(label if number == 0 else "", code if colour else "") + line for number, line in enumerate(body)]
+        code, padded = _RED if label == "WRONG RESULTS" else _BOLD, label.ljust(_LABEL)
+        heads = chain([f"{code}{padded}{_PLAIN}" if colour else padded], repeat(" " * _LABEL))
+        lines += [head + line for head, line in zip(heads, body, strict=False)]
     text = "\n".join(line.rstrip() for line in lines)
     return ascii_from_text(text) if ascii_only else text
-
-
-def _head(label: str, code: str) -> str:
-    padded = label.ljust(_LABEL)
-    return f"{code}{padded}{_PLAIN}" if code and label else padded
 
 
 def _sections(screen: Screen, room: int) -> Iterator[tuple[str, list[str]]]:

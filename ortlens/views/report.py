@@ -165,19 +165,13 @@ def _environment(capture: Capture) -> Iterator[tuple[str, str]]:
     providers = dict.fromkeys(", ".join(session.providers) for session in capture.sessions)
     if providers:
         yield "execution providers", "; ".join(providers)
-    threads = dict.fromkeys(
-        _threads(session.threads, session.threads_reason) for session in capture.sessions if session.threads is not None
-    )
+    known = [(row.threads or "chosen by ONNX Runtime", row.threads_reason) for row in capture.sessions if row.threads is not None]
+    threads = [f"{many} ({reason})" if reason else str(many) for many, reason in dict.fromkeys(known)]
     if threads:
         yield "threads per session", "; ".join(threads)
     for name in [name for name in left if name.startswith("option_")]:
         yield f"option {name.removeprefix('option_')}", left.pop(name)
     yield from left.items()
-
-
-def _threads(count: int, reason: str) -> str:
-    many = "chosen by ONNX Runtime" if count == 0 else str(count)
-    return f"{many} ({reason})" if reason else many
 
 
 def _optimised(capture: Capture) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.advice import advised, hint_for
 from ortlens.analysis.problems.stream import finding_records, findings_of, problems_of
 from ortlens.analysis.speed import is_busy
-from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks, slowest_sessions
+from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks, own_code_ns, price_of, slowest_sessions
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.sentences import (
     MAX_PROBLEMS,
@@ -34,7 +34,7 @@ from ortlens.views.sentences import (
 )
 from ortlens.views.table import MAX_ROWS, ShownTable
 from ortlens.views.tiles import memory_words, tiles_of
-from ortlens.views.time_sentences import generation_sentences, per_call_sentences, price_words
+from ortlens.views.time_sentences import generation_sentences, per_call_sentences, price_text
 from ortlens.views.wording import PHASE_WORDS, SAVED, clipped, first_sentence, function, guard, place, visible
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def capture_screen(capture: Capture, hints: Hints = SAVED) -> Screen:
     capture = advised(capture)
     numbers = numbers_of(capture)
     answers = (
-        *(_of_program(capture) if onnx_facts(capture) is None else _of_model(capture)),
+        *(Answer(name=label.lower(), label=label, said=(said,)) for label, said in onnx_answers(capture)),
+        *(_of_program(capture) if onnx_facts(capture) is None else ()),
         Answer(name="numerics", label="Numerics", said=(numbers_sentence(numbers),) if numbers is not None else ()),
         _findings(capture),
         _first(capture),
@@ -117,11 +118,6 @@ def capture_screen(capture: Capture, hints: Hints = SAVED) -> Screen:
         answers=tuple(answer for answer in answers if answer.said or answer.items),
         tables=answer_tables(capture),
     )
-
-
-def _of_model(capture: Capture) -> Iterator[Answer]:
-    for label, said in onnx_answers(capture):
-        yield Answer(name=label.lower(), label=label, said=(said,))
 
 
 def _of_program(capture: Capture) -> Iterator[Answer]:
@@ -171,13 +167,13 @@ def _breaks(capture: Capture) -> Answer:
     times = "" if met == len(breaks) else f", {counted(met, 'time')} in all"
     said = f"{counted(len(breaks), 'place')} where PyTorch had to stop tracing and start a new graph{times}" if breaks else "none"
     below = _ToDo(capture)
-    items = tuple(_break(item, below, is_busy=is_busy(capture.figures)) for item in breaks[:_MAX_BREAKS])
+    items = tuple(_break(item, below, is_busy=is_busy(capture)) for item in breaks[:_MAX_BREAKS])
     left = max(len(breaks) - _MAX_BREAKS, 0)
     return Answer(name="breaks", label="Graph breaks", said=(said,), items=items, left=left, frame="breaks", in_table=True)
 
 
 def _break(item: Break, below: _ToDo, *, is_busy: bool) -> Item:
-    price = price_words(item, is_busy=is_busy)
+    price = price_text(price_of(item), own_code_ns(item), is_busy=is_busy)
     notes = [f"{price}: {clipped(item.reason, _MAX_REASON)}" if price else clipped(item.reason, _MAX_REASON)]
     hint = hint_for(item)
     notes += below(item.break_id, item.advice) if item.advice else [f"Hint: {first_sentence(hint)}"] if hint else []
@@ -230,7 +226,7 @@ def _findings(capture: Capture) -> Answer:
     """Tell the findings that nothing else on the screen tells, without those that were measured to gain nothing."""
     told = {each.index for item in problems_of(capture)[:MAX_PROBLEMS] for each in (item, *item.consequences)}
     apart = [finding for index, finding in enumerate(findings_of(capture)) if index not in told and finding.gain_ns != 0]
-    items = tuple(Item(head=finding_sentence(finding, is_busy=is_busy(capture.figures))) for finding in apart[:_MOST])
+    items = tuple(Item(head=finding_sentence(finding)) for finding in apart[:_MOST])
     return Answer(name="findings", label="Findings", items=items, left=max(len(apart) - _MOST, 0), frame="findings", in_table=True)
 
 

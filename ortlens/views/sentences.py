@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 
 
 def title(capture: Capture) -> str:
-    """Name the capture, when it has a name, and the backend; say of an ONNX model that it is one."""
+    """Name the capture, when it has a name, and the backend; of an ONNX model say that it is one, with ONNX Runtime's version."""
+    dry = ", dry run" if is_dry_run(capture) else ""
     if (facts := onnx_facts(capture)) is not None:
-        return onnx_title(capture, facts)
+        what = "running session" if facts.is_watched else "ONNX model"
+        with_what = f" in onnxruntime {visible(facts.runtime)}" if facts.runtime else ""
+        return f"{visible(capture.name)}: {what}{with_what}{dry}"
     name = f"{visible(capture.name)}: " if capture.name else ""
-    return f"{name}torch.compile with backend {visible(capture.backend)}{', dry run' if is_dry_run(capture) else ''}"
+    return f"{name}torch.compile with backend {visible(capture.backend)}{dry}"
 
 
 def coverage_sentence(capture: Capture, nothing: str = "nothing") -> str:
@@ -44,7 +47,8 @@ def coverage_sentence(capture: Capture, nothing: str = "nothing") -> str:
         unable = f"{nothing}: PyTorch could not compile the function, and ran it as it is"
         if coverage.break_count:
             return unable
-        return f"{nothing}: PyTorch compiled no code of the function" if any(explain_calls(capture.figures)) else _NOT_RECORDED
+        explained = any(explain_calls(capture))
+        return f"{nothing}: PyTorch compiled no code of the function" if explained else "nothing was compiled while the lens was recording"
     return {
         "foreign": f"{nothing}: the backend is {visible(capture.backend)}; ortlens only recorded it",
         "no_compute": "nothing to run: the graphs hold no compute nodes",
@@ -52,17 +56,11 @@ def coverage_sentence(capture: Capture, nothing: str = "nothing") -> str:
     }[coverage.verdict]
 
 
-_NOT_RECORDED = "nothing was compiled while the lens was recording"
-
-
 def empty_sentence(capture: Capture) -> str:
     """Say what to do where nothing was compiled and no graph break is known."""
-    remedy = (
-        "call `torch.compiler.reset()`, then explain again"
-        if any(explain_calls(capture.figures))
-        else "`torch.compiler.reset()` clears that"
-    )
-    called = "" if any(explain_calls(capture.figures)) else "call the compiled function while the lens is recording; "
+    called, remedy = "call the compiled function while the lens is recording; ", "`torch.compiler.reset()` clears that"
+    if any(explain_calls(capture)):
+        called, remedy = "", "call `torch.compiler.reset()`, then explain again"
     return (
         f"{called}a function without tensor operations compiles to nothing, and so does code on which PyTorch gave up earlier in this "
         f"process: {remedy}"
@@ -159,15 +157,13 @@ def _numbers(capture: Capture, numbers: NumericsSummary | None) -> list[str]:
     """Say whether the numbers of the partitions that run now are right; what was never compared must not pass for right."""
     if numbers is None or wrong_sentence(numbers):
         return []
-    right = numbers.right + (numbers.call.right if numbers.call else 0)
     if numbers.wrong:
         return [f"{counted(numbers.wrong, 'value')} out of tolerance"]
-    if not right:
+    if not numbers.right_in_all:
         return []
-    whole = is_wholly_compared(capture, numbers)
     if undecided_sentence(numbers):
         return ["results differ without a verdict"]
-    return ["results match PyTorch" if whole else "results match PyTorch where compared"]
+    return ["results match PyTorch" if is_wholly_compared(capture, numbers) else "results match PyTorch where compared"]
 
 
 def partitions_sentence(capture: Capture) -> str:
@@ -288,9 +284,9 @@ def reason_words(group: FallbackGroup) -> str:
     return visible(group.reason) or REASON_WORDS[group.reason_code]
 
 
-def finding_sentence(finding: Problem, *, is_busy: bool) -> str:
+def finding_sentence(finding: Problem) -> str:
     """Say what was found, and what mending it would save."""
-    return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy, at_most=finding.at_most)
+    return visible(finding.title) + saving_words(finding)
 
 
 def problem_sentence(item: Problem) -> str:
@@ -304,7 +300,7 @@ def problem_sentence(item: Problem) -> str:
         if item.kind == "break" and item.gain_ns:  # of which the change that removes it may take some itself
             price = f"the break costs {price}"
     cost = f" ({price})" if price else ""
-    saving = finding_saving(item)
+    saving = saving_words(item)
     todo = visible(item.first_step[:1].lower() + item.first_step[1:])
     if item.index is not None:
         return (at if item.file else "") + visible(item.title) + saving + (f"; {todo}" if todo else "")
@@ -322,11 +318,6 @@ def problem_sentence(item: Problem) -> str:
     return f"{at}{todo or f'avoid the recompile: keep what `{guard(item.title)}` checks the same'}{spent}"
 
 
-def finding_saving(item: Problem) -> str:
-    """Say what mending a finding would save, in a clause that begins with a semicolon."""
-    return saving_words(item.gain_ns, is_measured=item.measured, is_busy=item.is_busy, at_most=item.at_most)
-
-
 def consequence_sentences(item: Problem) -> list[str]:
     """Say what else has the cause of a problem."""
     return [_consequence(each) for each in item.consequences]
@@ -334,11 +325,11 @@ def consequence_sentences(item: Problem) -> list[str]:
 
 def _consequence(item: Problem) -> str:
     if item.kind == "slower":  # that the same is faster in PyTorch was measured
-        return f"or {visible(item.first_step[:1].lower() + item.first_step[1:])}{finding_saving(item)}; {visible(item.title)}"
+        return f"or {visible(item.first_step[:1].lower() + item.first_step[1:])}{saving_words(item)}; {visible(item.title)}"
     if item.kind == "fallback":
         price = price_text(item.gain_ns, item.own_code_ns, item.splitting_ns, is_busy=item.is_busy, is_left=True)
         return f"also: {visible(item.title)} stays in PyTorch{f' ({price})' if price else ''}"
-    return f"also: {visible(item.title)}{finding_saving(item)}"
+    return f"also: {finding_sentence(item)}"
 
 
 def problem_place(item: Problem) -> str:
@@ -352,13 +343,6 @@ MAX_PROBLEMS = 3
 
 _OPS = 4  # operators of an ONNX model that a sentence names
 _GIGA = 1e9
-
-
-def onnx_title(capture: Capture, facts: OnnxFacts) -> str:
-    """Name the capture, say that it is an ONNX model, and give ONNX Runtime's version."""
-    what = "running session" if facts.is_watched else "ONNX model"
-    with_what = f" in onnxruntime {visible(facts.runtime)}" if facts.runtime else ""
-    return f"{visible(capture.name)}: {what}{with_what}{', dry run' if is_dry_run(capture) else ''}"
 
 
 def onnx_answers(capture: Capture) -> Iterator[tuple[str, str]]:
@@ -376,15 +360,12 @@ def onnx_answers(capture: Capture) -> Iterator[tuple[str, str]]:
     if facts.p50_ns is not None:
         yield "Time per call", _call(facts)
     if facts.kernel_shares:
-        yield "Kernels", ", ".join(f"{visible(op)} {percent(share)}" for op, share in facts.kernel_shares[:_OPS]) + _rest(facts)
+        left = facts.kernel_shares[_OPS:]
+        rest = f" of the kernel time, {counted(len(left), 'more operator')} {percent(sum(share for _, share in left))}" if left else ""
+        yield "Kernels", ", ".join(f"{visible(op)} {percent(share)}" for op, share in facts.kernel_shares[:_OPS]) + rest
     if facts.create_ns is not None:
         held = f"; {size_from_bytes(facts.held_bytes)} of heap" if facts.held_bytes else ""
         yield "Load time", f"{time_from_ns(facts.create_ns)}{held}"
-
-
-def _rest(facts: OnnxFacts) -> str:
-    left = facts.kernel_shares[_OPS:]
-    return f" of the kernel time, {counted(len(left), 'more operator')} {percent(sum(share for _, share in left))}" if left else ""
 
 
 def _model(facts: OnnxFacts) -> str:

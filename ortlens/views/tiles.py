@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.answers.overview import uncounted_calls
-from ortlens.analysis.answers.verdict import numbers_of, ort_share, verdict_of
-from ortlens.analysis.coverage import computed_ahead, coverage_of, is_dry_run, own_recompiles
+from ortlens.analysis.answers.verdict import benched, correct_verdict, numbers_of, ort_share, recompiles_by_role, speed_of
+from ortlens.analysis.coverage import computed_ahead, coverage_of, current_graphs, is_dry_run, own_recompiles
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.memory import call_memory
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ortlens.analysis.answers.overview import UncountedCalls
-    from ortlens.analysis.answers.verdict import CaptureVerdict, Correct, Splits, TimeVerdict
     from ortlens.analysis.memory import CallMemory
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.speed import Pace
@@ -63,14 +62,13 @@ class Tile:
 
 def tiles_of(capture: Capture, hints: Hints = SAVED) -> tuple[Tile, ...]:
     """Make the tiles of a capture, with what to type for what is missing: speed, time in ONNX Runtime, splits, correctness, much memory."""
-    verdict = verdict_of(capture)
     call = partial(_call, capture=capture, hints=hints)
-    correct = _correct(verdict.correct, capture, call)
+    correct = _correct(capture, call)
     if (facts := onnx_facts(capture)) is not None:
         return (*_onnx_tiles(facts, hints), correct)
     memory = call_memory(capture)
     more = (_memory_tile(memory),) if memory is not None and memory.is_much_more else ()
-    return _speed(verdict, capture, call), _time(verdict.time, capture, call), _splits(verdict.splits, capture), correct, *more
+    return _speed(capture, call), _time(capture, call), _splits(capture), correct, *more
 
 
 def _memory_tile(memory: CallMemory) -> Tile:
@@ -114,8 +112,8 @@ def tile_sentence(tile: Tile) -> str:
     return f"{said}; {tile.call}" if tile.call else said
 
 
-def _speed(verdict: CaptureVerdict, capture: Capture, call: Call) -> Tile:
-    pace, calls = verdict.speed, uncounted_calls(capture.figures)
+def _speed(capture: Capture, call: Call) -> Tile:
+    pace, inductor, calls = speed_of(capture), benched(capture.figures, "inductor"), uncounted_calls(capture)
     tile = partial(Tile, name="speed", title="Speed", card="time")
     if pace.verdict == "unmeasured":
         totals = ledger_totals(capture)
@@ -128,19 +126,19 @@ def _speed(verdict: CaptureVerdict, capture: Capture, call: Call) -> Tile:
     if pace.interval is not None:
         low, high = pace.interval
         details.append(f"99 % interval {low:.2f}x to {high:.2f}x of eager")
-    elif (spread := spread_of(capture.figures)) is not None and spread >= _UNEVEN:
+    elif (spread := spread_of(capture)) is not None and spread >= _UNEVEN:
         details.append(f"median call {times(spread)} the shortest")
-    is_uncertain = is_crowded(capture.figures) and pace.interval is None
+    is_uncertain = is_crowded(capture) and pace.interval is None
     if is_uncertain:
         details.append("threads waited for cores that other processes had; try OMP_NUM_THREADS=1")
     elif pace.verdict == "unclear":
         details.append(f"{passes_words(pace)}; measure again")
-    elif is_busy(capture.figures):
+    elif is_busy(capture):
         details.append("machine was busy")
     ahead = computed_ahead(capture)
     if ahead is not None and (pace.eager_ns or 0) >= _SURPRISING * (pace.call_ns or 0):
         details.insert(1, ahead.clause)
-    details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
+    details += [f"inductor: {pace_words(inductor)} eager"] if inductor is not None else []
     if is_uncertain or pace.verdict == "unclear":  # no ratio: that of times of waiting would be the largest number on the screen
         return tile(state="unknown", word="uncertain", detail="; ".join(details))
     return tile(state=states[pace.verdict], word=f"{pace_words(pace)} eager", detail="; ".join(details))
@@ -173,47 +171,49 @@ def pace_words(pace: Pace) -> str:
     return f"{times(1 / ratio)} as fast as" if pace.verdict == "faster" else f"{times(ratio)} as long as"
 
 
-def _time(verdict: TimeVerdict, capture: Capture, call: Call) -> Tile:
+def _time(capture: Capture, call: Call) -> Tile:
     coverage, share = coverage_of(capture), ort_share(capture)
     nodes = f"{coverage.ort_node_count:,} of {counted(coverage.node_count, 'operator')}"
     whole = nodes + (f" ({percent(coverage.share)})" if coverage.share is not None else "")
     tile = partial(Tile, name="time", title="Time in ONNX Runtime", label="Time in ORT")
-    if verdict == "measured":
-        return tile(state="plain", word=f"{percent(share or 0.0)} of a call", detail=whole, share=share, tab="flame")
-    words: dict[str, tuple[State, str, str]] = {
-        "unmeasured": ("unknown", "not measured", whole),
-        "planned": ("unknown", "nothing ran", f"planned: {whole}"),
+    nothing: dict[str, tuple[State, str, str]] = {
         "foreign": ("plain", "none", f"the backend is {visible(capture.backend)}"),
         "none": ("caution", "none", nodes),
         "empty": ("unknown", "unknown" if coverage.is_cut_short else "none", "nothing was compiled"),
     }
-    state, word, detail = words[verdict]
-    return tile(state=state, word=word, detail=detail, call=call("measure") if verdict == "unmeasured" else "", card="ort")
+    if is_dry_run(capture):
+        return tile(state="unknown", word="nothing ran", detail=f"planned: {whole}", card="ort")
+    if coverage.verdict in nothing:
+        state, word, detail = nothing[coverage.verdict]
+        return tile(state=state, word=word, detail=detail, card="ort")
+    if share is None:
+        return tile(state="unknown", word="not measured", detail=whole, call=call("measure"), card="ort")
+    return tile(state="plain", word=f"{percent(share)} of a call", detail=whole, share=share, tab="flame")
 
 
-def _splits(splits: Splits, capture: Capture) -> Tile:
-    tile = partial(Tile, name="splits", title="Splits")
-    partitions = [] if splits.partitions is None else [counted(splits.partitions, "partition")]
-    recompiles = len(own_recompiles(capture))
-    planned = recompiles - splits.recompiles
+def _splits(capture: Capture) -> Tile:
+    tile, coverage = partial(Tile, name="splits", title="Splits"), coverage_of(capture)
+    breaks, graphs, recompiles = len(capture.breaks), len(current_graphs(capture.graphs)), len(own_recompiles(capture))
+    partitions = None if coverage.verdict in ("foreign", "empty") else coverage.partition_count
+    planned = recompiles - (unplanned := sum(recompiles_by_role(capture).values()))
     facts = [
-        counted(splits.breaks, "graph break") if splits.breaks else "no graph break",
-        *partitions,
+        counted(breaks, "graph break") if breaks else "no graph break",
+        *([] if partitions is None else [counted(partitions, "partition")]),
         counted(recompiles, "recompile") + (f" ({planned:,} of decode after prefill)" if planned else "") if recompiles else "no recompile",
     ]
-    if splits.is_cut_short:
+    if coverage.is_cut_short:
         detail = f"the dry run ended{dry_run_end(capture)}; until there {', '.join(facts)}"
         return tile(state="caution", word="unknown: cut short", detail=detail, tab="breaks")
-    if not splits.graphs and not splits.breaks:
+    if not graphs and not breaks:
         return tile(state="unknown", word="none", detail="nothing was compiled")
-    first = 0 if splits.breaks else len(facts) - 1 if splits.recompiles else 1 if splits.partitions is not None else 0
-    word = facts.pop(first)
-    state: State = "good" if splits.is_whole else "caution"
-    if splits.is_whole and splits.partitions == 0:  # nothing to split is no merit
+    word = facts.pop(0 if breaks else len(facts) - 1 if unplanned else 1 if partitions is not None else 0)
+    is_whole = not (breaks or unplanned) and (partitions or 0) <= graphs
+    state: State = "good" if is_whole else "caution"
+    if is_whole and partitions == 0:  # nothing to split is no merit
         word, state = "no partition", "plain"
     if is_dry_run(capture):
-        word, state = f"planned: {word}", "unknown" if splits.is_whole else "caution"
-    return tile(state=state, word=word, detail=", ".join(facts), tab="breaks" if splits.breaks or splits.recompiles else "graph")
+        word, state = f"planned: {word}", "unknown" if is_whole else "caution"
+    return tile(state=state, word=word, detail=", ".join(facts), tab="breaks" if breaks or unplanned else "graph")
 
 
 def dry_run_end(capture: Capture) -> str:
@@ -222,23 +222,23 @@ def dry_run_end(capture: Capture) -> str:
     return f" at {place(end.file, end.line)}" if end is not None and end.file else ""
 
 
-def _correct(correct: Correct, capture: Capture, call: Call) -> Tile:
-    compared = f"{counted(correct.right + correct.wrong, 'value')} compared with PyTorch"
-    numbers = numbers_of(capture)
+def _correct(capture: Capture, call: Call) -> Tile:
+    verdict, numbers = correct_verdict(capture), numbers_of(capture)
+    right, wrong = (0, 0) if numbers is None else (numbers.right_in_all, numbers.wrong_in_all)
+    compared = f"{counted(right + wrong, 'value')} compared with PyTorch"
     farthest = farthest_words(numbers.farthest if numbers is not None else None)
     by = f", by up to {farthest}" if farthest else ""
     others = "the results differ without a verdict" if numbers is not None and numbers.is_undecided else "others were not compared"
     words: dict[str, tuple[State, str, str]] = {
         "verified": ("good", "verified", f"{compared}, all match"),
         "partly": ("unknown", "verified in part", f"{compared}, all match; {others}"),
-        "differs": ("bad", "differs", f"{correct.wrong:,} of {compared} {'differs' if correct.wrong == 1 else 'differ'}{by}"),
+        "differs": ("bad", "differs", f"{wrong:,} of {compared} {'differs' if wrong == 1 else 'differ'}{by}"),
         "unchecked": ("unknown", "not checked", "nothing ran" if is_dry_run(capture) else "against PyTorch"),
         "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),
     }
-    state, word, detail = words[correct.verdict]
-    todo = call("verify") if correct.verdict == "unchecked" else ""
-    wrong = _wrong(capture)
-    return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=todo, tab="numerics", selected=wrong)
+    state, word, detail = words[verdict]
+    todo = call("verify") if verdict == "unchecked" else ""
+    return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=todo, tab="numerics", selected=_wrong(capture))
 
 
 def _wrong(capture: Capture) -> str | None:

@@ -8,15 +8,16 @@ from ortlens.analysis.answers.overview import explain_calls
 from ortlens.analysis.generation import generation_of
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.speed import call_pace, is_busy, is_crowded, others_of, spread_of
-from ortlens.analysis.timing import call_times, own_code_ns, price_of
+from ortlens.analysis.timing import call_times
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.tiles import pace_words, passes_words
 from ortlens.views.wording import PART_WORDS, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.generation import Cache
+    from ortlens.analysis.problems.problem import Problem
     from ortlens.analysis.timing import CallTime
-    from ortlens.trace.records import Break, Capture, Finding, Step
+    from ortlens.trace.records import Capture, Step
 
 _LEAST_SHARE = 1e-4
 
@@ -44,7 +45,7 @@ def against_words(capture: Capture) -> str:
     pace = call_pace(capture)
     if pace is None:
         return ""
-    if is_crowded(capture.figures):
+    if is_crowded(capture):
         return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, measured in turns, while threads waited for cores"
     if pace.verdict == "unclear":
         return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, but {passes_words(pace)}"
@@ -54,17 +55,17 @@ def against_words(capture: Capture) -> str:
 def against_sentence(capture: Capture) -> str:
     """Say the same, with the time of the other call."""
     pace, words = call_pace(capture), against_words(capture)
-    if pace is None or is_crowded(capture.figures) or pace.verdict == "unclear":
+    if pace is None or is_crowded(capture) or pace.verdict == "unclear":
         return words
     return f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
 
 
 def busy_sentence(capture: Capture) -> str:
     """Warn when other processes had the cores, or calls differ so much that other work must have run beside them; else empty."""
-    others, spread = others_of(capture.figures), spread_of(capture.figures)
+    others, spread = others_of(capture), spread_of(capture)
     if others is not None:
         return f"the machine was busy: other processes had {others:.1f} of its cores, and none was idle"
-    if spread is None or not is_busy(capture.figures):
+    if spread is None or not is_busy(capture):
         return ""
     return f"the machine was busy: half of the calls took {times(spread)} as long as the shortest, or longer"
 
@@ -86,7 +87,7 @@ def made_sentence(capture: Capture) -> str:
 
     What the function changes besides its result changed as often.
     """
-    compiled, plain = explain_calls(capture.figures)
+    compiled, plain = explain_calls(capture)
     if compiled + plain <= 1:
         return ""
     of = f", {plain:,} of them without torch.compile" if plain else ""
@@ -157,12 +158,8 @@ def _step_sentence(step: Step, capture: Capture) -> str:
 
 def _rates(step: Step) -> str:
     """Format tokens per second, as compiled and, where it was measured, without torch.compile."""
-    plain = f" ({_rate(step.tokens, step.uncompiled_ns)} without torch.compile)" if step.uncompiled_ns else ""
-    return f"{_rate(step.tokens, step.ns)} tokens/s{plain}"
-
-
-def _rate(tokens: float, ns: int) -> str:
-    return f"{tokens / max(ns, 1) * 1e9:,.0f}"
+    rate, plain = (f"{step.tokens / max(ns or 0, 1) * 1e9:,.0f}" for ns in (step.ns, step.uncompiled_ns))
+    return f"{rate} tokens/s" + (f" ({plain} without torch.compile)" if step.uncompiled_ns else "")
 
 
 def _cache_sentence(cache: Cache) -> str:
@@ -185,34 +182,28 @@ def decode_words(capture: Capture) -> str:
     return f"decode {_rates(step)}"
 
 
-def gain_words(finding: Finding, *, is_busy: bool) -> str:
+def gain_words(finding: Problem) -> str:
     """Say what mending something would save per call: `at most 1.20 ms, measured`; empty when nothing is known to be saved."""
     if not finding.gain_ns:
         return NO_MORE if finding.at_most else ""
-    how = _how(is_measured=finding.measured, is_busy=is_busy)
-    return f"{amount_words(finding.gain_ns, is_measured=finding.measured, at_most=finding.at_most)}, {how}"
+    return f"{amount_words(finding)}, {_how(is_measured=finding.measured, is_busy=finding.is_busy)}"
 
 
 NO_MORE = "nothing beyond the gains of other findings"
 """What a finding saves whose part of the call others are about, too."""
 
 
-def amount_words(gain_ns: int, *, is_measured: bool, at_most: bool) -> str:
+def amount_words(finding: Problem) -> str:
     """Format a gain, and how exact it is: `1.20 ms`, `at most 1.20 ms` or `about 1.20 ms`."""
-    return f"{'at most ' if at_most else '' if is_measured else 'about '}{time_from_ns(gain_ns)}"
+    return f"{'at most ' if finding.at_most else '' if finding.measured else 'about '}{time_from_ns(finding.gain_ns or 0)}"
 
 
-def saving_words(gain_ns: int | None, *, is_measured: bool, is_busy: bool, at_most: bool = False) -> str:
+def saving_words(finding: Problem) -> str:
     """Say what a change would save, in a clause that begins with a semicolon; empty when nothing is known to be saved."""
-    if not gain_ns:
-        return f"; saves {NO_MORE}" if at_most else ""
-    said = f"{'saves' if is_measured else 'would save'} {amount_words(gain_ns, is_measured=is_measured, at_most=at_most)}"
-    return f"; {said} per call, {_how(is_measured=is_measured, is_busy=is_busy)}"
-
-
-def price_words(item: Break, *, is_busy: bool) -> str:
-    """Say what a graph break costs and, if that is more, what runs between the graphs takes; empty where not measured."""
-    return price_text(price_of(item), own_code_ns(item), is_busy=is_busy)
+    if not finding.gain_ns:
+        return f"; saves {NO_MORE}" if finding.at_most else ""
+    said = f"{'saves' if finding.measured else 'would save'} {amount_words(finding)}"
+    return f"; {said} per call, {_how(is_measured=finding.measured, is_busy=finding.is_busy)}"
 
 
 def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool, is_left: bool = False) -> str:

@@ -71,10 +71,8 @@ def visible(text: str) -> str:
 
 def _shown(match: re.Match[str]) -> str:
     char = match[0]
-    return _HARMLESS.get(char) or (char if char.isprintable() or unicodedata.category(char) == "Zs" else _written_out(char))
-
-
-def _written_out(char: str) -> str:
+    if char in _HARMLESS or char.isprintable() or unicodedata.category(char) == "Zs":
+        return _HARMLESS.get(char, char)
     return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"  # noqa: PLR2004 - the end of the basic plane
 
 

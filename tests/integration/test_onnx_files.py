@@ -21,7 +21,7 @@ from onnxruntime import quantization
 from torch import nn
 
 import ortlens
-from ortlens.analysis.answers.verdict import verdict_of
+from ortlens.analysis.answers.verdict import correct_verdict
 from ortlens.errors import OrtLensError, SessionError, UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_models_of_both_exporters_of_pytorch_name_its_modules(exporter: str, net
     assert rows.ok.tolist() == [True]
     assert rows.scope.tolist() == ["call"]
     captured = lens.captured()
-    assert verdict_of(captured).correct.verdict == "verified"
+    assert correct_verdict(captured) == "verified"
     assert lens.check(max_abs_err=1e-3).verdict.tolist() == ["passed"]
 
 

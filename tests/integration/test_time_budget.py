@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.answers.verdict import numbers_of, verdict_of
+from ortlens.analysis.answers.verdict import correct_verdict, numbers_of
 from ortlens.errors import UsageError
 from ortlens.job.request import Request, new_lens
 from ortlens.job.request import explained as request_explained
@@ -54,7 +54,7 @@ def over_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def correct(lens: Lens) -> str:
     capture = lens.captured()
-    return verdict_of(capture).correct.verdict
+    return correct_verdict(capture)
 
 
 def test_time_that_is_over_at_once_leaves_the_call_and_says_so() -> None:

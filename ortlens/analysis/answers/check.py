@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.answers.verdict import tolerances_of
 from ortlens.analysis.compare.comparison import compared
@@ -92,67 +92,68 @@ def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = Non
         )
     if limits.max_slowdown is not None and baseline is None:
         raise UsageError("max_slowdown needs a baseline: an earlier capture of the same program")
-    rows = [rule(capture, allowed) for name, rule in _RULES.items() if (allowed := getattr(limits, name)) is not None]
+    rows = [_judged(name, rule(capture), allowed) for name, rule in _RULES.items() if (allowed := getattr(limits, name)) is not None]
     if baseline is not None:
         result = compared(baseline, capture)
         rows += [*_against(result), _times(result, limits.max_slowdown)]
     return tuple(rows)
 
 
-def _breaks(capture: Capture, allowed: int) -> VerdictRow:
-    first = max(capture.breaks, key=lambda item: (item.cost_ns or 0, item.occurrences), default=None)
-    unknown = "nothing was compiled" if not capture.graphs and first is None else ""
-    if not unknown and coverage_of(capture).is_cut_short:
-        unknown = "the dry run ended before the function did"
-    return _counted("max_breaks", len(capture.breaks), allowed, first.reason if first else "", unknown, _place(first))
+class _Found(NamedTuple):
+    """What a limit is held against."""
+
+    value: float | None  # None where it is not known
+    first: str = ""  # the first offender
+    unknown: str = ""  # why there may be more, so that what is within the limit has not passed
+    place: object = None  # with the user line, if any
 
 
-def _recompiles(capture: Capture, allowed: int) -> VerdictRow:
-    made = own_recompiles(capture)
-    first = made[0] if made else None
-    unknown = "nothing was compiled" if not capture.graphs else "a dry run calls nothing again" if is_dry_run(capture) else ""
-    reason = (first.guard or first.reason) if first else ""
-    return _counted("max_recompiles", len(made), allowed, reason, unknown, _place(first))
+def _judged(name: LimitName, found: _Found, allowed: float) -> VerdictRow:
+    """Judge a figure: failed beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
+    within = found.value is None or (found.value >= allowed if name == "min_coverage" else found.value <= allowed)
+    verdict: Outcome = "failed" if not within else "unmeasured" if found.unknown else "passed"
+    detail, place = (found.unknown, None) if verdict == "unmeasured" else (found.first, found.place)
+    return VerdictRow(limit=name, verdict=verdict, value=found.value, allowed=float(allowed), detail=detail, **_place(place))
 
 
 def _place(item: object) -> dict[str, Any]:
     return {"file": getattr(item, "file", None), "line": getattr(item, "line", None)}
 
 
-def _counted(name: LimitName, value: int, allowed: int, first: str, unknown: str, where: dict[str, Any]) -> VerdictRow:  # noqa: PLR0913, PLR0917 - a row has so many parts
-    """Judge a count: failed beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
-    verdict: Outcome = "failed" if value > allowed else "unmeasured" if unknown else "passed"
-    detail = unknown if verdict == "unmeasured" else first
-    return VerdictRow(limit=name, verdict=verdict, value=float(value), allowed=float(allowed), detail=detail, **where)
+def _breaks(capture: Capture) -> _Found:
+    first = max(capture.breaks, key=lambda item: (item.cost_ns or 0, item.occurrences), default=None)
+    unknown = "nothing was compiled" if not capture.graphs and first is None else ""
+    if not unknown and coverage_of(capture).is_cut_short:
+        unknown = "the dry run ended before the function did"
+    return _Found(float(len(capture.breaks)), first.reason if first else "", unknown, first)
 
 
-def _coverage(capture: Capture, allowed: float) -> VerdictRow:
+def _recompiles(capture: Capture) -> _Found:
+    made = own_recompiles(capture)
+    first = made[0] if made else None
+    unknown = "nothing was compiled" if not capture.graphs else "a dry run calls nothing again" if is_dry_run(capture) else ""
+    return _Found(float(len(made)), (first.guard or first.reason) if first else "", unknown, first)
+
+
+def _coverage(capture: Capture) -> _Found:
     coverage = coverage_of(capture)
     if coverage.share is None:
-        why = "nothing was compiled" if coverage.verdict == "empty" else f"the backend {capture.backend} does not partition graphs"
-        why = "no graph computes anything" if coverage.verdict == "no_compute" else why
-        return VerdictRow(limit="min_coverage", verdict="unmeasured", allowed=allowed, detail=why)
+        words = {"empty": "nothing was compiled", "no_compute": "no graph computes anything"}
+        return _Found(None, unknown=words.get(coverage.verdict, f"the backend {capture.backend} does not partition graphs"))
     first = next(iter(capture.fallbacks), None)
-    detail = f"{first.target} stays in PyTorch: {first.reason}" if first else ""
-    verdict: Outcome = "passed" if coverage.share >= allowed else "failed"
-    return VerdictRow(limit="min_coverage", verdict=verdict, value=coverage.share, allowed=allowed, detail=detail, **_place(first))
+    return _Found(coverage.share, f"{first.target} stays in PyTorch: {first.reason}" if first else "", place=first)
 
 
-def _abs_err(capture: Capture, allowed: float) -> VerdictRow:
+def _abs_err(capture: Capture) -> _Found:
     known = [row for row in capture.numerics if row.max_abs is not None or row.ok is not None]
     if not known:
-        why = "no value could be compared" if capture.numerics else "the results were not verified"
-        return VerdictRow(limit="max_abs_err", verdict="unmeasured", allowed=allowed, detail=why)
+        return _Found(None, unknown="no value could be compared" if capture.numerics else "the results were not verified")
     sizes = [math.inf if _differs_otherwise(row) else row.max_abs or 0.0 for row in known]
     sizes = [math.inf if math.isnan(size) else size for size in sizes]
     worst = max(range(len(known)), key=sizes.__getitem__)
     left = sum(row.left_out for row in capture.numerics)
-    if left and sizes[worst] <= allowed:
-        why = f"{counted(left, 'value')} {'was' if left == 1 else 'were'} not compared, because the time of verify was over"
-        return VerdictRow(limit="max_abs_err", verdict="unmeasured", value=sizes[worst], allowed=allowed, detail=why)
-    verdict: Outcome = "passed" if sizes[worst] <= allowed else "failed"
-    where = _place(known[worst])
-    return VerdictRow(limit="max_abs_err", verdict=verdict, value=sizes[worst], allowed=allowed, detail=known[worst].node, **where)
+    why = f"{counted(left, 'value was', 'values were')} not compared, because the time of verify was over" if left else ""
+    return _Found(sizes[worst], known[worst].node, why, known[worst])
 
 
 def _differs_otherwise(row: Numeric) -> bool:
@@ -162,7 +163,7 @@ def _differs_otherwise(row: Numeric) -> bool:
     return (row.atol is not None or row.rtol is not None) and tolerances_of(row.max_abs, row.max_rel, row) <= 1
 
 
-_RULES: Mapping[LimitName, Callable[[Capture, Any], VerdictRow]] = {
+_RULES: Mapping[LimitName, Callable[[Capture], _Found]] = {
     "max_breaks": _breaks,
     "max_recompiles": _recompiles,
     "min_coverage": _coverage,
@@ -178,17 +179,15 @@ def _against(result: Compared) -> Iterator[VerdictRow]:
         if kind == "result" and not any(row.ok is not None for row in result.before.numerics):
             continue
         first = worse[0] if worse else None
+        detail = f"{first.subject}: {first.before or 'none'} -> {first.after}" if first else ""
+        detail = "the results were not verified" if missing else detail
         yield VerdictRow(
             limit="baseline",
             subject=subject,
             verdict="failed" if worse else "unmeasured" if missing else "passed",
             value=None if missing else float(len(worse)),
             allowed=0.0,
-            detail="the results were not verified"
-            if missing
-            else f"{first.subject}: {first.before or 'none'} -> {first.after}"
-            if first
-            else "",
+            detail=detail,
             asked=not missing,
             **_place(first),
         )

@@ -43,11 +43,9 @@ from ortlens.analysis.timing import (
     recompile_times,
     slowest_sessions,
 )
-from ortlens.trace.records import Break, Capture, Figures, Finding, Graph, ProcessStatus, Recompile, column, optional
+from ortlens.trace.records import Break, Capture, Finding, Graph, ProcessStatus, Recompile, column, optional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ortlens.trace.records import Capture
 
 
@@ -70,12 +68,12 @@ class UncountedCalls:
     created: int  # those that compiled nothing, but created a session
 
 
-def compilation_count(graphs: Iterable[Graph]) -> int:
-    """Count the compilations that graphs come from, without those of `verify`; a forward and its backward are one.
+def compilation_count(capture: Capture) -> int:
+    """Count the compilations that its graphs come from, without those of `verify`; a forward and its backward are one.
 
     Equal ids of different functions are two: numbers restart on a reset.
     """
-    graphs = own_graphs(graphs)
+    graphs = own_graphs(capture.graphs)
     ahead = {(graph.compile_id or graph.graph_id, *code_key(graph)[1:]) for graph in graphs if graph.phase != "backward"}
     seen = {compiled[0] for compiled in ahead}
     return len(ahead) + len({graph.compile_id or graph.graph_id for graph in graphs} - seen)
@@ -98,17 +96,18 @@ def graph_rows(capture: Capture) -> tuple[GraphRow, ...]:
     )
 
 
-def uncounted_calls(figures: Figures) -> UncountedCalls | None:
+def uncounted_calls(capture: Capture) -> UncountedCalls | None:
     """Return the calls to be measured that all compiled code or created sessions, so that no time is known; else None."""
+    figures = capture.figures
     compiled, created = figures.ledger_compiling or 0, figures.ledger_creating or 0
     if min(compiled, created) < 0 or not compiled + created:
         return None
     return UncountedCalls(made=max(figures.ledger_made or 0, compiled + created), compiled=compiled, created=created)
 
 
-def explain_calls(figures: Figures) -> tuple[int, int]:
+def explain_calls(capture: Capture) -> tuple[int, int]:
     """Return how often `explain` called the function, as compiled and as it is; 0 where it did not."""
-    return figures.explain_calls or 0, figures.explain_uncompiled_calls or 0
+    return capture.figures.explain_calls or 0, capture.figures.explain_uncompiled_calls or 0
 
 
 def break_occurrences(capture: Capture) -> int:
@@ -128,9 +127,7 @@ FACTS: Mapping[str, Fact] = {
     "name": Fact(str, "Name of the capture, may be empty.", lambda capture: capture.name),
     "backend": Fact(str, "Backend that was observed.", lambda capture: capture.backend),
     "graph_count": Fact(
-        int,
-        "Compilations, that is distinct compile ids, recompiles included; a forward and its backward are one.",
-        lambda capture: compilation_count(capture.graphs),
+        int, "Compilations, that is distinct compile ids, recompiles included; a forward and its backward are one.", compilation_count
     ),
     "break_occurrences": Fact(int, "Graph boundaries that the breaks make together.", break_occurrences),
     "breaks": Fact(tuple[Break, ...], "Distinct breaks, the most expensive or most frequent first.", costliest_breaks),
@@ -145,42 +142,30 @@ FACTS: Mapping[str, Fact] = {
     "spread": Fact(
         float | None,
         "Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.",
-        lambda capture: spread_of(capture.figures),
+        spread_of,
     ),
     "others": Fact(
-        float | None,
-        "Cores that other processes had during the measured calls, where they left none idle; else None.",
-        lambda capture: others_of(capture.figures),
+        float | None, "Cores that other processes had during the measured calls, where they left none idle; else None.", others_of
     ),
-    "is_busy": Fact(
-        bool, "Whether other work ran beside the measured calls, so that times are less certain.", lambda capture: is_busy(capture.figures)
-    ),
+    "is_busy": Fact(bool, "Whether other work ran beside the measured calls, so that times are less certain.", is_busy),
     "is_crowded": Fact(
-        bool,
-        "Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.",
-        lambda capture: is_crowded(capture.figures),
+        bool, "Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.", is_crowded
     ),
     "uncounted": Fact(
         UncountedCalls | None,
         "Calls to be measured that all compiled code or created sessions, so that no time is known; else None.",
-        lambda capture: uncounted_calls(capture.figures),
+        uncounted_calls,
     ),
     "explain_calls": Fact(
-        tuple[int, int],
-        "How often `explain` called the function, as compiled and as it is; 0 where it did not.",
-        lambda capture: explain_calls(capture.figures),
+        tuple[int, int], "How often `explain` called the function, as compiled and as it is; 0 where it did not.", explain_calls
     ),
     "pace": Fact(Pace | None, "A call as compiled against one without torch.compile; None where not both were measured.", call_pace),
     "is_dry_run": Fact(bool, "Whether nothing was run, so that everything is a plan.", is_dry_run),
     "planned_for": Fact(
-        tuple[str, ...],
-        "Execution providers beside the CPU's that a dry run is planned for.",
-        lambda capture: capture.figures.planned_for,
+        tuple[str, ...], "Execution providers beside the CPU's that a dry run is planned for.", lambda capture: capture.figures.planned_for
     ),
     "planned_without": Fact(
-        tuple[str, ...],
-        "What it could not plan without a GPU: `gradients`, `attention`.",
-        lambda capture: capture.figures.planned_without,
+        tuple[str, ...], "What it could not plan without a GPU: `gradients`, `attention`.", lambda capture: capture.figures.planned_without
     ),
     "ledger": Fact(LedgerTotals | None, "Where the wall time of a call went, all graphs together; None when nothing ran.", ledger_totals),
     "compile_ns": Fact(int, "Time of all compilations together.", compile_total_ns),
@@ -284,7 +269,7 @@ def key_figures(capture: Capture) -> dict[str, float]:
     coverage, ledger, pace = coverage_of(capture), ledger_totals(capture), call_pace(capture)
     severities = [finding.severity for finding in findings_of(capture)]
     figures: dict[str, float | None] = {
-        "graphs": compilation_count(capture.graphs),
+        "graphs": compilation_count(capture),
         "breaks": len(capture.breaks),
         "recompiles": len(own_recompiles(capture)),
         "partitions": coverage.partition_count,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.coverage import coverage_of, current_graphs, is_dry_run, own_recompiles
+from ortlens.analysis.coverage import coverage_of, current_graphs, own_recompiles
 from ortlens.analysis.index import once
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.onnx_model import is_onnx_model
@@ -64,10 +64,19 @@ class NumericsSummary:
         return self.right + self.wrong
 
     @property
+    def right_in_all(self) -> int:
+        """Values and parts of the call that match."""
+        return self.right + (self.call.right if self.call else 0)
+
+    @property
+    def wrong_in_all(self) -> int:
+        """Those that do not."""
+        return self.wrong + (len(self.call.wrong) if self.call else 0)
+
+    @property
     def is_right(self) -> bool:
         """Whether all that was compared, the call as a whole included, is as PyTorch gives it."""
-        right, wrong = (self.right, self.wrong) if self.call is None else (self.right + self.call.right, self.wrong + len(self.call.wrong))
-        return right > 0 and not wrong and not self.is_undecided
+        return self.right_in_all > 0 and not self.wrong_in_all and not self.is_undecided
 
     @property
     def is_undecided(self) -> bool:
@@ -140,72 +149,19 @@ def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:
     )
 
 
-TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
-"""Of a call as a whole; `planned` where nothing ran, `none` where ONNX Runtime runs nothing, `empty` where nothing was compiled."""
-
 CorrectVerdict: TypeAlias = Literal["verified", "partly", "differs", "unchecked", "nothing"]
+"""`partly` where something that runs was not compared; `nothing` where ONNX Runtime computed nothing."""
 
 _WORDS: Mapping[str, SpeedVerdict] = {"faster": "faster", "slower": "slower"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
-    """Into how much the model falls."""
-
-    breaks: int  # places where PyTorch stopped tracing
-    graphs: int  # current graphs
-    partitions: int | None  # ONNX models of the current graphs; None under another backend
-    recompiles: int  # without the compilation of decode after prefill
-    is_cut_short: bool  # whether a dry run ended before the function did, so that there may be more
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is split, as far as is known."""
-        return not (self.breaks or self.recompiles or self.is_cut_short) and (self.partitions or 0) <= self.graphs
+def speed_of(capture: Capture) -> Pace:
+    """Return the pace of the compiled call against eager, as measured with the capture, else by `ortlens bench`."""
+    return call_pace(capture) or benched(capture.figures, "ortlens") or Pace(verdict="unmeasured")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correct:
-    """Whether results match PyTorch's."""
-
-    # `verified`; `partly` where something that runs was not compared; `differs`; `unchecked`; `nothing` where ONNX Runtime computed nothing
-    verdict: CorrectVerdict
-    right: int  # values and parts of the call that match
-    wrong: int  # those that do not
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureVerdict:
-    """The four answers."""
-
-    speed: Pace  # the compiled call against eager
-    inductor: Pace | None  # Inductor against eager; None where nobody asked
-    time: TimeVerdict  # whether it is known how much of a call is in ONNX Runtime, or why not
-    splits: Splits  # into how much the model falls
-    correct: Correct  # whether results match
-
-
-def verdict_of(capture: Capture) -> CaptureVerdict:
-    """Read the verdict off a capture; what was not measured says so."""
-    benched, inductor = (_benched(capture.figures, way) for way in ("ortlens", "inductor"))
-    coverage = coverage_of(capture)
-    return CaptureVerdict(
-        speed=call_pace(capture) or benched or Pace(verdict="unmeasured"),
-        inductor=inductor,
-        time=_time(capture),
-        splits=Splits(
-            breaks=len(capture.breaks),
-            graphs=len(current_graphs(capture.graphs)),
-            partitions=None if coverage.verdict in ("foreign", "empty") else coverage.partition_count,
-            recompiles=sum(recompiles_by_role(capture).values()),
-            is_cut_short=coverage.is_cut_short,
-        ),
-        correct=_correct(capture, numbers_of(capture)),
-    )
-
-
-def _benched(figures: Figures, way: str) -> Pace | None:
-    """Return the pace that `ortlens bench` measured for one way."""
+def benched(figures: Figures, way: str) -> Pace | None:
+    """Return the pace that `ortlens bench` measured for one way; None where it did not."""
     known = {item.way: item for item in figures.ways}
     eager, found = known.get("eager"), known.get(way)
     if eager is None or found is None or not (eager.call_ns and found.call_ns):
@@ -231,15 +187,6 @@ def ort_share(capture: Capture) -> float | None:
 _IN_OPERATORS: tuple[LedgerPartName, ...] = ("run", "eager", "wait")
 
 
-def _time(capture: Capture) -> TimeVerdict:
-    if is_dry_run(capture):
-        return "planned"
-    coverage = coverage_of(capture).verdict
-    if coverage in ("empty", "foreign", "none"):
-        return coverage
-    return "unmeasured" if ort_share(capture) is None else "measured"
-
-
 def recompiles_by_role(capture: Capture) -> Counter[StepRole | None]:
     """Count recompiles by role, None outside a generation; compiling decode after prefill is not one."""
     roles = {graph.compile_id: graph.role for graph in capture.graphs}
@@ -260,15 +207,13 @@ def is_wholly_compared(capture: Capture, numbers: NumericsSummary) -> bool:
     return whole and not numbers.left_out and not (numbers.call is not None and numbers.call.unchecked)
 
 
-def _correct(capture: Capture, numbers: NumericsSummary | None) -> Correct:
+def correct_verdict(capture: Capture) -> CorrectVerdict:
+    """Tell whether results match PyTorch's, as far as they were compared."""
+    numbers = numbers_of(capture)
     if numbers is None or not (numbers.compared or numbers.call):
-        nothing = coverage_of(capture).verdict in ("none", "foreign", "no_compute", "empty")
-        return Correct(verdict="nothing" if nothing else "unchecked", right=0, wrong=0)
-    right = numbers.right + (numbers.call.right if numbers.call else 0)
-    wrong = numbers.wrong + (len(numbers.call.wrong) if numbers.call else 0)
-    verdict: CorrectVerdict = "unchecked"
-    if wrong:
-        verdict = "differs"
-    elif right:
-        verdict = "verified" if is_wholly_compared(capture, numbers) else "partly"
-    return Correct(verdict=verdict, right=right, wrong=wrong)
+        return "nothing" if coverage_of(capture).verdict in ("none", "foreign", "no_compute", "empty") else "unchecked"
+    if numbers.wrong_in_all:
+        return "differs"
+    if not numbers.right_in_all:
+        return "unchecked"
+    return "verified" if is_wholly_compared(capture, numbers) else "partly"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from statistics import median, quantiles
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition, grouped
+from ortlens.analysis.index import graph_by_partition, grouped, sessions_by_id
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column, optional
@@ -66,13 +66,12 @@ def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls:
     calls = _calls(before, after, left, right, machine) if with_calls else ()
     rows = [*calls, *_graphs(left, right, pairing, machine, remade)]
     modules = _modules(before)
-    partition_of = {session.session_id: session.partition_id for session in before.sessions}
+    sessions = sessions_by_id(before)
     for first, second in pairing.sessions.items():
-        partition = partition_of[first]
-        if partition in remade:
-            continue
-        sides = _TimedSide(first, left.totals(first)), _TimedSide(second, right.totals(second))
-        rows.append(_timing("partition", partition, sides, machine, modules.get(partition)))
+        partition = sessions[first].partition_id
+        if partition not in remade:
+            times = [left.totals(first), right.totals(second)]
+            rows.append(_timing("partition", partition, times, machine, before_id=first, after_id=second, module=modules.get(partition)))
     return tuple(row for row in rows if row.before_calls or row.after_calls)
 
 
@@ -100,13 +99,6 @@ def _outside(capture: Capture) -> set[tuple[str, str]]:
         first, last = (inside[0], inside[-1]) if inside else (len(listed), len(listed))
         found |= {(node.graph_id, node.node) for index, node in enumerate(listed) if not first <= index <= last}
     return found
-
-
-class _TimedSide(NamedTuple):
-    """A unit in one capture: its id, and ns per call in the order of the calls."""
-
-    name: str | None
-    times: list[int]
 
 
 class _TimedRuns:
@@ -172,8 +164,8 @@ def _calls(before: Capture, after: Capture, left: _TimedRuns, right: _TimedRuns,
         other = others.get(time.function) or (theirs[0] if len(ours) == len(theirs) == 1 else None)
         if other is None or any(entries[graph] > _MANY_ENTRIES for graph in (*time.graph_ids[:1], *other.graph_ids[:1])):
             continue
-        sides = _TimedSide(None, left.spans(time.graph_ids)[1]), _TimedSide(None, right.spans(other.graph_ids)[1])
-        yield _timing("call", time.function or "the call", sides, machine)
+        times = [left.spans(time.graph_ids)[1], right.spans(other.graph_ids)[1]]
+        yield _timing("call", time.function or "the call", times, machine)
 
 
 def _graphs(left: _TimedRuns, right: _TimedRuns, pairing: Pairing, machine: Machine | None, remade: AbstractSet[str]) -> Iterator[Timing]:
@@ -183,7 +175,7 @@ def _graphs(left: _TimedRuns, right: _TimedRuns, pairing: Pairing, machine: Mach
     for first, second in pairing.graphs.items():
         (count, ours), (_, theirs) = left.spans([first]), right.spans([second])
         if (count > 1 or first in left.by_key) and first not in remade:
-            yield _timing("graph", first, (_TimedSide(first, ours), _TimedSide(second, theirs)), machine)
+            yield _timing("graph", first, [ours, theirs], machine, before_id=first, after_id=second)
 
 
 def _remade(pairing: Pairing) -> set[str]:
@@ -200,21 +192,19 @@ def _remade(pairing: Pairing) -> set[str]:
     return remade
 
 
-def _timing(scope: Scope, subject: str, sides: tuple[_TimedSide, _TimedSide], machine: Machine | None, module: str | None = None) -> Timing:
-    first, second = sides
-    before, after = band_of(first.times), band_of(second.times)
+def _timing(scope: Scope, subject: str, times: Sequence[list[int]], machine: Machine | None, **known: Any) -> Timing:  # noqa: ANN401 - columns
+    """Compare the ns per call of a unit, in the order of the calls, of both captures; `known` are other columns."""
+    before, after = map(band_of, times)
     return Timing(
         scope=scope,
         subject=subject,
-        module=module,
         verdict=verdict_of(before, after, machine),
         ratio=after.ns / before.ns if before is not None and after is not None and before.ns else None,
         **_columns("before", before),
         **_columns("after", after),
-        before_calls=len(first.times),
-        after_calls=len(second.times),
-        before_id=first.name,
-        after_id=second.name,
+        before_calls=len(times[0]),
+        after_calls=len(times[1]),
+        **known,
     )
 
 
@@ -271,11 +261,7 @@ def band_of(times: Sequence[int]) -> Band | None:
 
 def _lower_tenth(times: Sequence[int]) -> float:
     """Interpolate the quantile at one tenth, so that it means the same for stretches of different length."""
-    ordered = sorted(times)
-    place = (len(ordered) - 1) / 10
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return quantiles(times, n=10, method="inclusive")[0] if len(times) > 1 else times[0]
 
 
 def allowance(before_ns: int, machine: Machine | None) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortlens.analysis.costs import current, entries_per_call, kernel_ns, most_common, profiled_sessions
 from ortlens.analysis.identity import nodes_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ortlens.analysis.roofline import Roof
-    from ortlens.trace.records import Capture, Graph, GraphUse, Kernel, Node
+    from ortlens.trace.records import Capture, Graph, Kernel, Node
 
 _STRAY_SHARE = 0.05
 _COPY_SHARE = 0.02
@@ -124,6 +124,7 @@ def device_idle(capture: Capture) -> Iterator[Problem]:
         if idle < _IDLE_NS or idle < _IDLE_SHARE * (busy + idle) or session.cuda_graph == "replayed":
             continue  # a profile runs its kernels one by one, also where calls replay a graph of them
         copies = any(kernel.op_type.startswith("Memcpy") for kernel in kernels)
+        launching = _LAUNCHES_REMEDY if session.cuda_graph in (None, "waiting") else _FEWER_REMEDY
         yield device_idle.problem(
             subject=session.session_id,
             severity="info" if copies else "warning",
@@ -132,13 +133,9 @@ def device_idle(capture: Capture) -> Iterator[Problem]:
             evidence=f"busy {time_from_ns(busy)} and idle {time_from_ns(idle)} between its first and its last work; "
             f"{counted(session.launches or 0, 'launch', 'launches')} per run, {time_from_ns(session.launch_ns or 0)} of the host under "
             "torch's profiler; the gain is estimated as all of the idle time",
-            **(_COPIES_REMEDY if copies else _LARGER_REMEDY if is_onnx_model(capture) else _idle_remedy(session.cuda_graph)),
+            **(_COPIES_REMEDY if copies else _LARGER_REMEDY if is_onnx_model(capture) else launching),
             gain_ns=round(idle * entries.get(graph_of.get(session.partition_id, ""), 1.0)),
         )
-
-
-def _idle_remedy(graph: GraphUse | None) -> dict[str, Any]:
-    return _LAUNCHES_REMEDY if graph in (None, "waiting") else _FEWER_REMEDY
 
 
 _LARGER_REMEDY = remedy("Use larger batches, so that each kernel has more work.")

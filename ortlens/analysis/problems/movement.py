@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.costs import current, entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
-from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_partition
+from ortlens.analysis.index import graph_by_partition, nodes_by_graph, nodes_by_partition, sessions_by_partition
 from ortlens.analysis.memory import call_memory
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
@@ -17,7 +17,7 @@ from ortlens.units import counted, size_from_bytes, time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Session
+    from ortlens.trace.records import Capture
 
 _COPYING_SHARE = 0.2
 _COPYING_NS = 50_000
@@ -43,6 +43,7 @@ def copying_kernels(capture: Capture) -> Iterator[Problem]:
         if ns < _COPYING_NS or part / whole < _COPYING_SHARE:
             continue
         worst = max(copying, key=lambda kernel: kernel.total_ns)
+        is_narrow = any(node.dtype in ("float16", "bfloat16") for node in nodes_by_partition(capture).get(session.partition_id, ()))
         kinds = ", ".join(f"{count} {op}" for op, count in Counter(kernel.op_type for kernel in copying).most_common())
         yield copying_kernels.problem(
             worst,
@@ -50,7 +51,7 @@ def copying_kernels(capture: Capture) -> Iterator[Problem]:
             title=f"{counted(len(copying), 'kernel')} of {session.session_id} that only copy ({kinds}) take {time_from_ns(ns)} "
             f"per call, {part / whole:.0%} of its kernel time",
             evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
-            **(_NARROW_REMEDY if worst.op_type == "Cast" and _is_narrow(capture, session) else _COPYING_REMEDIES[worst.op_type]),
+            **(_NARROW_REMEDY if worst.op_type == "Cast" and is_narrow else _COPYING_REMEDIES[worst.op_type]),
             gain_ns=round(ns),
         )
 
@@ -63,11 +64,6 @@ _NARROW_REMEDY = remedy(
     "Keep one data type from layer to layer.",
     "The CPU kernels of ONNX Runtime compute float16 mostly in float32, with a Cast before and after.",
 )
-
-
-def _is_narrow(capture: Capture, session: Session) -> bool:
-    """Tell whether a session computes in 16 bits."""
-    return any(node.partition_id == session.partition_id and node.dtype in ("float16", "bfloat16") for node in capture.nodes)
 
 
 @rule(

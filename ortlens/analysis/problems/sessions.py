@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.costs import ENOUGH_CALLS, current, entries_per_call, measured_ledger, sessions_and_graphs
+from ortlens.analysis.costs import ENOUGH_CALLS, current, entries_per_call, sessions_and_graphs
 from ortlens.analysis.index import partitions_by_graph, sessions_by_partition
+from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
@@ -135,18 +136,16 @@ _CHANGE_EVIDENCE: dict[WeightsChange, str] = {
     "replaced": "No weight was written to: other parameters or buffers were assigned, or several modules share its code",
     "other_module": "No weight had to change for this: several modules share its code, each with its own weights",
 }
-
-
-_UNWRITTEN = "Change weights before the first compiled call, or keep what changes out of parameters and buffers."
-_UNREPLACED = (
-    "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one graph."
-)
+_CHANGE_REMEDIES: dict[WeightsChange, str] = {
+    "written": "Change weights before the first compiled call, or keep what changes out of parameters and buffers.",
+    "replaced": "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one "
+    "graph.",
+}
 _NOT_FROZEN = (
     "Keep what changes on every call out of parameters and buffers, or set freeze_weights=False, so that no session is created in vain."
 )
 _UNSHARED = "Compile the model that contains these modules instead of each by itself: one graph with all of them can freeze their weights."
 _UNBROKEN = f"Remove the graph break that gives each of these modules a frame of its own, or c{_UNSHARED[1:]}"
-_CHANGE_REMEDIES: dict[WeightsChange, str] = {"written": _UNWRITTEN, "replaced": _UNREPLACED}
 
 
 @rule(
@@ -281,7 +280,8 @@ def cold_start(capture: Capture) -> Iterator[Problem]:
     if saved < _COLD_NS or saved < _COLD_SHARE * total or is_cached:
         return
     is_whole = len(current(capture)) == len(capture.partitions) == 1 and not (capture.fallbacks or capture.breaks)
-    call_ns = sum(part.ns for part in measured_ledger(capture)) or call_time(capture).total_ns  # that of the first screen
+    measured = ledger_totals(capture)
+    call_ns = measured.total_ns if measured is not None and measured.is_measured else call_time(capture).total_ns  # as on the first screen
     as_calls = f", as long as {total // call_ns:,} calls" if call_ns else ""
     yield cold_start.problem(
         subject="compile",

@@ -160,8 +160,8 @@ def nothing_runs(capture: Capture) -> Iterator[Problem]:
     if coverage_of(capture).verdict != "none" or not groups:
         return
     # Of two times of waiting for cores, the difference says nothing.
-    pace = None if is_crowded(capture.figures) else call_pace(capture)
-    ns = loss_of_call(pace, WORTH_A_WARNING if is_busy(capture.figures) else WORTH_APART)
+    pace = None if is_crowded(capture) else call_pace(capture)
+    ns = loss_of_call(pace, WORTH_A_WARNING if is_busy(capture) else WORTH_APART)
     yield replace(_about(nothing_runs, [max(groups, key=lambda group: group.node_count)], capture), gain_ns=ns, splitting_ns=0)
 
 

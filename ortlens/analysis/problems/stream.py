@@ -109,7 +109,11 @@ def findings_of(capture: Capture) -> tuple[Problem, ...]:
     found = [item for rule in rules for item in _applied(rule, capture) if (item.rule, item.subject) not in known]
     rows = within_a_call(sorted([*recorded, *found], key=_rank), capture)
     graphs = graphs_by_id(capture)
-    return tuple(replace(item, index=index, graph_ids=(item.subject,) if item.subject in graphs else ()) for index, item in enumerate(rows))
+    busy = is_busy(capture)
+    return tuple(
+        replace(item, index=index, is_busy=busy, graph_ids=(item.subject,) if item.subject in graphs else ())
+        for index, item in enumerate(rows)
+    )
 
 
 @once
@@ -128,14 +132,17 @@ def records_of(capture: Capture, table: str) -> Sequence[Record]:
 def problems_of(capture: Capture) -> tuple[Problem, ...]:
     """List what can be done about a capture, the most useful first, each with what follows from it; one change, one problem."""
     worth = [item for item in findings_of(capture) if _is_worth_a_word(item, capture)]
-    split = [item for name in ("nothing_runs", "break", "fallback", "recompile") for item in _applied(RULES[name], capture)]
+    busy, names = is_busy(capture), ("nothing_runs", "break", "fallback", "recompile")
+    split = [replace(item, is_busy=busy) for name in names for item in _applied(RULES[name], capture)]
     seen = dict.fromkeys(_KINDS, 0)
     ranked: list[tuple[tuple[int, int, int], Problem]] = []
     for item in gathered([*worth, *split]):
         ranked.append((_place(item, seen[item.kind], capture), item))
         seen[item.kind] += 1
-    sources = _sources(capture)
-    return tuple(_completed(item, sources, capture) for _, item in sorted(ranked, key=lambda pair: pair[0])[:_MOST])
+    placed: tuple[Node | Fallback | Break, ...] = (*capture.nodes, *capture.fallbacks, *capture.breaks)
+    sources: dict[tuple[str | None, int | None], str]
+    sources = {(item.file, item.line): item.source for item in reversed(placed) if item.source and item.file}
+    return tuple(_completed(item, sources) for _, item in sorted(ranked, key=lambda pair: pair[0])[:_MOST])
 
 
 def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int]:
@@ -150,21 +157,14 @@ def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int
     return Tier.IN_TURN, earlier, _KINDS.index(item.kind)
 
 
-def _completed(item: Problem, sources: Mapping[tuple[str | None, int | None], str], capture: Capture) -> Problem:
+def _completed(item: Problem, sources: Mapping[tuple[str | None, int | None], str]) -> Problem:
     source = item.source if item.kind == "break" else sources.get((item.file, item.line))
     return replace(
         item,
         source=source.strip() if source else None,
         patch=line_after(source or "", item.advice) if item.kind in ("break", "finding") else None,
         tried=(item.advice is not None and item.advice.is_tried) or (item.measured and item.rule in PROBED),
-        is_busy=is_busy(capture.figures),
-        consequences=tuple(replace(each, is_busy=is_busy(capture.figures)) for each in item.consequences),
     )
-
-
-def _sources(capture: Capture) -> dict[tuple[str | None, int | None], str]:
-    placed: tuple[Node | Fallback | Break, ...] = (*capture.nodes, *capture.fallbacks, *capture.breaks)
-    return {(item.file, item.line): item.source for item in reversed(placed) if item.source and item.file}
 
 
 def _is_worth_a_word(item: Problem, capture: Capture) -> bool:
@@ -172,7 +172,7 @@ def _is_worth_a_word(item: Problem, capture: Capture) -> bool:
     if item.severity != "info":
         return True
     if item.rule == calls.slower_call.name:  # no program is slower without a word about it, but for what other work explains
-        return not is_busy(capture.figures)
+        return not is_busy(capture)
     totals = ledger_totals(capture)
     whole = totals.total_ns if totals is not None and totals.is_measured else 0
     return whole > 0 and (item.gain_ns or 0) >= (_MUCH_MEASURED if item.measured else MUCH) * whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortlens.analysis.answers.verdict import numbers_of, verdict_of
+from ortlens.analysis.answers.verdict import correct_verdict, numbers_of
 from ortlens.trace import records as r
 from ortlens.views.sentences import numbers_sentence, verdict_sentence
 from ortlens.views.tiles import tiles_of
@@ -86,7 +86,7 @@ def test_what_was_compared_is_counted() -> None:
 def test_all_views_give_one_verdict() -> None:
     for said in WORDED:
         numbers = numbers_of(said)
-        verdict = verdict_of(said).correct.verdict
+        verdict = correct_verdict(said)
         assert numbers is not None
         assert numbers.is_right is (verdict in ("verified", "partly") and not numbers.is_undecided)
         claims = ("all within tolerance" in numbers_sentence(numbers), "results match PyTorch" in verdict_sentence(said))
@@ -99,7 +99,7 @@ def test_an_onnx_model_is_verified_by_its_outputs() -> None:
     """Nothing inside it is compared, and nothing inside it is promised."""
     for rows, verdict in (((RESULT,), "verified"), ((RESULT, replace(RESULT, ok=None)), "partly"), ((RESULT, DIFFERS), "differs")):
         model = replace(capture(*rows), environment={"onnx_model": "file"})
-        assert verdict_of(model).correct.verdict == verdict
+        assert correct_verdict(model) == verdict
 
 
 def test_a_result_that_differs_without_a_verdict_is_in_the_verdict_and_its_tile() -> None:

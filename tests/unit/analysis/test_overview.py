@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def test_graph_count_is_the_number_of_compile_ids() -> None:
-    assert {name: compilation_count(SAMPLES[name].graphs) for name in ("empty", "demo_like", "training", "foreign")} == {
+    assert {name: compilation_count(SAMPLES[name]) for name in ("empty", "demo_like", "training", "foreign")} == {
         "empty": 0,
         "demo_like": 3,
         "training": 2,
         "foreign": 1,
     }
     after_a_reset = tuple(Graph(graph_id=name, compile_id="0/0", phase="inference", name=name, op_count=1) for name in "fg")
-    assert compilation_count(Capture(graphs=after_a_reset).graphs) == 2
-    assert compilation_count(Capture(graphs=(Graph(graph_id="g", compile_id="0/0", phase="backward", op_count=0),)).graphs) == 1
+    assert compilation_count(Capture(graphs=after_a_reset)) == 2
+    assert compilation_count(Capture(graphs=(Graph(graph_id="g", compile_id="0/0", phase="backward", op_count=0),))) == 1
 
 
 def test_breaks_are_ranked_by_cost_then_by_occurrences() -> None:

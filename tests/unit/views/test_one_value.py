@@ -155,13 +155,13 @@ def test_kernels_add_up_to_their_sessions(seen: Seen) -> None:
 
 def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
     findings = findings_of(seen.capture)
-    words = [gain_words(finding, is_busy=is_busy(seen.capture.figures)) for finding in findings]
+    words = [gain_words(finding) for finding in findings]
     assert seen.facts["gains"] == words
     assert [None if pd.isna(gain) else int(gain) for gain in seen.view.findings.gain_ns] == [item.gain_ns for item in findings]
     for look, shown in zip(problems_of(seen.capture)[:3], seen.facts["looks"], strict=True):
         assert shown["sentence"] == problem_sentence(look)
         assert not look.gain_ns or ("measured" if look.measured else "estimated") in problem_sentence(look)
-    busy = " on a busy machine" if is_busy(seen.capture.figures) else ""
+    busy = " on a busy machine" if is_busy(seen.capture) else ""
     for finding, text in zip(findings, words, strict=True):
         assert text.endswith(f", {'measured' if finding.measured else 'estimated'}{busy}" if finding.gain_ns else "")
 

@@ -156,7 +156,7 @@ def test_a_measured_call_is_held_against_the_uncompiled_one(plain: str, words: s
 )
 def test_a_busy_machine_is_told_beside_the_time_of_a_call(environment: dict[str, str], *, busy: bool) -> None:
     measured = replace(SAMPLES["told"], **head(environment))
-    assert is_busy(measured.figures) is busy
+    assert is_busy(measured) is busy
     assert ("the machine was busy: " in " ".join(summary(measured, width=400).split())) is busy
 
 
