@@ -164,7 +164,7 @@ class OnnxFacts:
     strayed: tuple[tuple[str, int], ...]  # why nodes are not on the preferred provider, and how many, most frequent first
     copies: int  # copies between providers that ONNX Runtime inserted; known after a profile
     optimized_node_count: int | None  # nodes after ONNX Runtime's rewrites; None before a profile
-    changes: Mapping[str, int]  # what the rewrites did, by kind: `fused`, `changed`, `inserted`, `removed`
+    changes: Mapping[str, int]  # what the rewrites did, by kind of `Fusion`
     kernel_shares: tuple[tuple[str, float], ...]  # share of the kernel time by operator, largest first; empty before a profile
     calls: int
     p50_ns: int | None  # median of a call; None before the first

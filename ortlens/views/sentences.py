@@ -395,7 +395,7 @@ def _placement(facts: OnnxFacts) -> str:
 
 
 def _optimiser(facts: OnnxFacts) -> str:
-    words = {"fused": "fused", "changed": "replaced by another operator", "inserted": "inserted", "removed": "removed"}
+    words = {"fused": "fused", "changed": "replaced by another operator", "inserted": "inserted", "gone": "removed or folded"}
     done = ", ".join(f"{facts.changes[kind]:,} {word}" for kind, word in words.items() if facts.changes.get(kind))
     return f"{counted(facts.node_count, 'node')} became {facts.optimized_node_count:,}" + (f": {done}" if done else "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from ortlens.analysis.identity import Link, links
 from ortlens.analysis.onnx_model import fusions
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
+from ortlens.views.sentences import onnx_answers
 from tests.unit.analysis import hand_made
 
 
@@ -101,3 +103,9 @@ def test_fusions_tell_what_became_of_each_node() -> None:
         ("gone", None, ("addmm/Shape",), ("addmm",)),
     ]
     assert fusions(r.Capture(nodes=CAPTURE.nodes, sessions=CAPTURE.sessions)) == (), "not profiled"
+
+
+def test_the_summary_of_an_onnx_model_counts_what_rewrites_fused_changed_inserted_and_removed() -> None:
+    models = (r.Model(model_id="m0", partition_id="p0", node_count=5, optimized_node_count=4),)
+    said = dict(onnx_answers(replace(CAPTURE, environment={"onnx_model": "file"}, models=models)))
+    assert said["Optimiser"] == "6 nodes became 4: 1 fused, 1 replaced by another operator, 2 inserted, 1 removed or folded"
