@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,20 +23,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Graph, Node, Partition, Session
 
-_SAME_MEMORY = frozenset(
-    f"aten.{name}"
-    for name in (
-        "view.default",
-        "_unsafe_view.default",
-        "reshape.default",
-        "squeeze.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "unsqueeze.default",
-        "alias.default",
-        "detach.default",
-    )
-)
+_SAME_MEMORY = re.compile(r"aten\.((view|_unsafe_view|reshape|squeeze|unsqueeze|alias|detach)\.default|squeeze\.dims?)")
 """Operators whose output is their input under another shape; ONNX Runtime runs them in place."""
 
 
@@ -138,7 +126,7 @@ def peak_of(nodes: Sequence[Node], kept: Collection[str]) -> Peak:
     """Find the most that nodes hold at a time, and the first node that reaches it; values in `kept` outlive the last node."""
     owner: dict[str, str] = {}
     for node in nodes:
-        same = node.target in _SAME_MEMORY and node.inputs
+        same = _SAME_MEMORY.fullmatch(node.target) and node.inputs
         owner[node.node] = owner.get(node.inputs[0], "") if same else node.node  # "" is an input of the partition
     last = {owner[name]: place for place, node in enumerate(nodes) for name in (*node.inputs, node.node) if name in owner}
     outliving = {owner[name] for name in kept if name in owner}

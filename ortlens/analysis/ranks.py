@@ -21,11 +21,6 @@ _LABEL = re.compile(r" rank\d+(-\d+)?$")
 _FEWEST = 2
 
 
-def ranks_of(capture: Capture) -> tuple[int, ...]:
-    """Return the ranks that a capture was merged from, in order; empty for a capture that was not merged."""
-    return capture.figures.ranks
-
-
 def merged(captures: Sequence[Capture]) -> Capture:
     """Merge the captures of the ranks of one job; if none recorded its rank, their positions count.
 
@@ -52,7 +47,7 @@ def merged(captures: Sequence[Capture]) -> Capture:
 def _numbered(captures: Sequence[Capture]) -> list[int]:
     if len(captures) < _FEWEST:
         raise UsageError(f"merging needs the captures of two ranks or more, not {len(captures)}")
-    if any(ranks_of(capture) for capture in captures):
+    if any(capture.figures.ranks for capture in captures):
         raise UsageError("one of the captures is merged already; merge the captures of the ranks themselves")
     recorded = [capture.figures.rank for capture in captures]
     ranks = [rank for rank in recorded if rank is not None]
@@ -137,7 +132,7 @@ class RankRow:
 
 def rank_rows(capture: Capture) -> list[RankRow]:
     """Compute the key figures of each rank; empty for a capture that was not merged."""
-    return [_row(capture, rank) for rank in ranks_of(capture)]
+    return [_row(capture, rank) for rank in capture.figures.ranks]
 
 
 def _row(capture: Capture, rank: int) -> RankRow:

@@ -13,11 +13,11 @@ import textwrap
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
 from ortlens.errors import UsageError
-from ortlens.job.options import add_options
+from ortlens.job.options import Parser, add_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,16 +38,6 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
 _MOST_COLUMNS = 100
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises one line with the next step where argparse prints the usage and ends the process."""
-
-    asks: tuple[str, ...] = ()  # questions that a command answers
-
-    def error(self, message: str) -> NoReturn:
-        """Raise `UsageError` with what argparse found."""
-        raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {self.prog} --help")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

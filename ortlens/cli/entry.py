@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
 from ortlens.cli import captures, explain, run, studies
-from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Command, Parser, print_error, print_text, quietly
+from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Command, print_error, print_text, quietly
 from ortlens.errors import OrtLensError, UsageError
-from ortlens.job.options import OneOf, near_hint
+from ortlens.job.options import OneOf, Parser, near_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

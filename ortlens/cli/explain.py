@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ortlens.job.targets import Inputs
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
-    from ortlens.views.capture_view import CaptureView
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -47,7 +46,11 @@ def _explain(options: argparse.Namespace) -> int:
     check_supported()
     lens = _onnx_model(request, options, inputs) if is_onnx_file(options.target) else _watched(request, options, inputs)
     written = write_outputs(request, lens)
-    _tell(lens, written, as_json=options.json)
+    if options.json:
+        print_json("explain", facts_of(lens.captured()))
+    else:
+        print_summary(lens.captured())
+    print_written(written, beside_json=options.json)
     tell_reviewers(lens.captured(), options.sarif)
     return EXIT_NO if any(row.ok is False for row in lens.captured().numerics) else EXIT_OK
 
@@ -115,25 +118,12 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
         with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
             explained(request, lens, target, args, kwargs)
     except BaseException:
-        _keep(request, lens)
+        if lens.captured().graphs:  # what was captured until then is written; errors while writing are suppressed in favour of the first
+            with contextlib.suppress(OrtLensError):
+                for line in write_outputs(request, lens):
+                    print_error(line)
         raise
     return lens
-
-
-def _keep(request: Request, lens: Lens) -> None:
-    """Write what was captured before an error or Ctrl-C; errors while writing are suppressed in favour of the first."""
-    if lens.captured().graphs:
-        with contextlib.suppress(OrtLensError):
-            for line in write_outputs(request, lens):
-                print_error(line)
-
-
-def _tell(lens: CaptureView, written: list[str], *, as_json: bool) -> None:
-    if as_json:
-        print_json("explain", facts_of(lens.captured()))
-    else:
-        print_summary(lens.captured())
-    print_written(written, beside_json=as_json)
 
 
 _DEMO_BEFORE = """\

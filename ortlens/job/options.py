@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ortlens.errors import UsageError
 from ortlens.trace.schema import FORMATS, TABLES
 
 if TYPE_CHECKING:
@@ -48,6 +49,17 @@ class OneOf:
         if text not in self.names:
             raise argparse.ArgumentTypeError(f"there is no {text!r}.{near_hint(text, self.names)} There are: {', '.join(self.names)}")
         return text
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises one line with the next step where argparse prints the usage and ends the process."""
+
+    more = ""  # where all options are listed
+    asks: tuple[str, ...] = ()  # questions that a command answers
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `UsageError` with what argparse found."""
+        raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} {self.more or f'See: {self.prog} --help'}")
 
 
 def near_hint(word: str, known: Iterable[str]) -> str:

@@ -9,7 +9,6 @@ with `await` cannot be run, and errors come twice or with frames of the magic.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import re
@@ -25,12 +24,13 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_loca
 from IPython.display import display
 
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
-from ortlens.job.options import add_options, help_lines
+from ortlens.job.options import Parser, add_options, help_lines
 from ortlens.job.request import explained, is_onnx_file, new_lens, onnx_explained, request_from_options, write_outputs
 from ortlens.magic.expression import call_from_expression
 from ortlens.views.wording import MAGIC, Hints
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType, TracebackType
 
@@ -317,16 +317,10 @@ _OPTION = re.compile(r"\s*(?P<name>--?[A-Za-z][\w-]*)(?P<equals>=)?")
 _VALUE = re.compile(r"""\s*(?P<value>(?:"[^"]*"|'[^']*'|[^\s"'])+)""")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises where argparse would end the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.rstrip('?.')}{'?' if message.endswith('?') else '.'} %ortlens? shows all options")
-
-
 def parser_of(magic: str) -> argparse.ArgumentParser:
     """Make the parser of the options of `%ortlens` or `%%ortlens`; it raises UsageError."""
-    parser = _Parser(prog=magic, add_help=False, allow_abbrev=False)
+    parser = Parser(prog=magic, add_help=False, allow_abbrev=False)
+    parser.more = "%ortlens? shows all options"
     add_options(parser, magic)
     return parser
 

@@ -18,11 +18,11 @@ from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.trace.records import Break
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.units import counted, time_from_ns
-from ortlens.views.comparison_screen import EFFECTS, by_verdict, comparison_screen, row_name, short, signed, timing_words, verdict_sentence
+from ortlens.views.comparison_screen import EFFECTS, by_verdict, comparison_screen, row_name, signed, timing_words, verdict_sentence
 from ortlens.views.markup import page_html, render, write_report
 from ortlens.views.rendering import screen_text
 from ortlens.views.screen import EFFECT_SIGNS
-from ortlens.views.wording import clipped, place
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ortlens.analysis.compare.comparison import Compared, Difference, PaneRow, PaneSide
+    from ortlens.analysis.compare.comparison import Compared, Difference, PaneRow
     from ortlens.trace.records import Capture
 
 
@@ -229,7 +229,7 @@ def _panes(compared: Compared, rows: Sequence[PaneRow], max_rows: int) -> dict[s
             kept = run[:room]
             room -= len(run) if room else 0
         if kept or is_folded:
-            shown.append({"fold": _fold_words(run) if is_folded else "", "rows": [_row(number, row) for number, row in kept]})
+            shown.append({"fold": _fold_words(run) if is_folded else "", "rows": [(number, row, _difference(row)) for number, row in kept]})
         if room < 0:
             break
     different = f"{counted(sum(not _is_same(row) for row in rows), 'row')} of {len(rows):,}"
@@ -263,39 +263,18 @@ def _fold_words(run: Sequence[tuple[int, PaneRow]]) -> str:
     return f"{counted(len(run), 'operator')} without a difference{f' ({around})' if around else ''}"
 
 
-def _row(number: int, row: PaneRow) -> dict[str, Any]:
-    sign = "" if row.effect == "neutral" else f"{EFFECT_SIGNS[row.effect]} "
-    sides = {"before": _side(row.before), "after": _side(row.after)}
-    return {"number": number, "difference": row.difference, "effect": row.effect, "words": f"{sign}{_difference(row)}", **sides}
-
-
 def _difference(row: PaneRow) -> str:
+    """Say what differs, after a sign for better and worse."""
     before, after = row.before, row.after
+    sign = "" if row.effect == "neutral" else f"{EFFECT_SIGNS[row.effect]} "
     if isinstance(after and after.item, Break) or isinstance(before and before.item, Break):
-        return {"added": "new break", "removed": "fixed"}.get(row.difference, "")
+        return sign + {"added": "new break", "removed": "fixed"}.get(row.difference, "")
     if row.difference == "moved":
-        return f"moved to {'ONNX Runtime' if row.effect == 'better' else 'PyTorch'}"
+        return f"{sign}moved to {'ONNX Runtime' if row.effect == 'better' else 'PyTorch'}"
     word = _DIFFERENCES[row.difference]
     if before is None or after is None or before.ns is None or after.ns is None:
-        return word
+        return sign + word
     if not word and before.ns == after.ns:
-        return ""
+        return sign
     ratio = f" ({after.ns / before.ns:.2f}x)" if before.ns and word else ""
-    return f"{word + ': ' if word else ''}{signed(after.ns - before.ns)}{ratio}"
-
-
-def _side(side: PaneSide | None) -> dict[str, Any] | None:
-    if side is None:
-        return None
-    time, item = "" if side.ns is None else time_from_ns(side.ns), side.item
-    if isinstance(item, Break):
-        return {"reason": item.reason, "place": place(item.file, item.line), "time": time}
-    return {
-        "where": "ort" if item.supported else "torch",
-        "runs_in": (item.partition_id or "ONNX Runtime") if item.supported else "PyTorch",
-        "operator": short(item.target),
-        "module": item.module,
-        "kernels": " + ".join(dict.fromkeys(side.kernels)),
-        "is_fused": side.is_fused,
-        "time": time,
-    }
+    return f"{sign}{word + ': ' if word else ''}{signed(after.ns - before.ns)}{ratio}"

@@ -10,7 +10,7 @@ from ortlens.analysis.speed import MIN_CALLS
 from ortlens.units import counted, time_from_ns
 from ortlens.views.screen import Answer, Item, Screen
 from ortlens.views.tiles import Tile
-from ortlens.views.wording import clipped, place, visible
+from ortlens.views.wording import clipped, place, short, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -171,12 +171,6 @@ def change_sentence(row: Change) -> str:
 def signed(nanoseconds: int) -> str:
     """Format a difference of times with its sign: `+12.3 µs`."""
     return f"{'+' if nanoseconds >= 0 else ''}{time_from_ns(nanoseconds)}"
-
-
-def short(target: str) -> str:
-    """Strip namespace and overload from an operator: `add` for `aten.add.Tensor`; names of another form stay as they are."""
-    parts = target.split(".")
-    return parts[1] if len(parts) == 3 and parts[0] == "aten" else target  # noqa: PLR2004 - namespace, name, overload
 
 
 def kernel_words(row: KernelTime) -> str:

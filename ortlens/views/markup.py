@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ortlens._files import write_asked
 from ortlens._optional import require
 from ortlens.errors import UsageError
-from ortlens.units import percent
-from ortlens.views.wording import clipped
+from ortlens.units import percent, time_from_ns
+from ortlens.views.wording import clipped, place, short
 
 if TYPE_CHECKING:
     import os
@@ -101,6 +101,9 @@ def _environment() -> Environment:
         "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
         "width": lambda share: f"{int(min(max(share, 0.0), 1.0) * 1000) / 10:.1f}%",  # of a bar; rounded down, so that a full bar means all
         "percent": percent,
+        "place": lambda item: place(item.file, item.line),
+        "short": short,
+        "time": time_from_ns,
     }
     environment.filters |= filters
     environment.globals["asset"] = asset

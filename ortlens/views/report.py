@@ -53,7 +53,7 @@ _WORDS = {
     "explain_uncompiled_calls": "calls that explain made, without torch.compile",
 }
 
-_MAX_ROWS, _FOLDED, _MAX_NODES, _TABLE_ROWS = 400, 4, 12, 60
+_MAX_ROWS, _FOLDED, _TABLE_ROWS = 400, 4, 60
 _CHANGES: Mapping[Change | Literal["shared"] | None, str] = {
     None: "",
     "fused": "fused",
@@ -204,21 +204,15 @@ def _profiled_session(partition: str, rows: Sequence[Optimised], room: int) -> d
     }
 
 
-def _optimised_row(row: Optimised) -> dict[str, Any]:
+def _optimised_row(row: Optimised) -> tuple[Optimised, str, str, str]:
+    """Return a row with how it looks, its time and share, and what became of the nodes."""
     kernel, figures = row.kernel, []
     if kernel is not None and kernel.mean_ns is not None:
         figures.append(time_from_ns(kernel.mean_ns))
     if kernel is not None and kernel.share is not None and 0 <= kernel.share <= 1:  # NaN in a damaged file
         figures.append(percent(kernel.share))
-    return {
-        "look": _LOOKS.get(row.change, "oc-added"),
-        "nodes": [(op, name) for name, op in row.onnx_nodes[:_MAX_NODES]],
-        "nodes_look": "oc-joined" if len(row.onnx_nodes) > 1 else "" if row.onnx_nodes else "oc-none",
-        "more": max(len(row.onnx_nodes) - _MAX_NODES, 0),
-        "kernel": kernel,
-        "figures": " · ".join(figures),
-        "change": f"{len(row.onnx_nodes)} fused into 1" if row.change == "fused" else _CHANGES[row.change],
-    }
+    change = f"{len(row.onnx_nodes)} fused into 1" if row.change == "fused" else _CHANGES[row.change]
+    return row, _LOOKS.get(row.change, "oc-added"), " · ".join(figures), change
 
 
 def report_tables(capture: Capture) -> tuple[ShownTable, ...]:

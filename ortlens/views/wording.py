@@ -97,6 +97,12 @@ def place(file: str | None, line: int | None, module: str | None = None) -> str:
     return short if line is None else f"{short}:{line}"
 
 
+def short(target: str) -> str:
+    """Strip namespace and overload from an operator: `add` for `aten.add.Tensor`; names of another form stay as they are."""
+    parts = target.split(".")
+    return parts[1] if len(parts) == 3 and parts[0] == "aten" else target  # noqa: PLR2004 - namespace, name, overload
+
+
 def function(name: str | None) -> str:
     """Name a compiled function as its author knows it: `forward`, `rest of forward after line 12`, `unnamed function`.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from ortlens.analysis.answers.verdict import tolerances_of
 from ortlens.analysis.compare.comparison import compared
@@ -36,15 +36,9 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a capture must not exceed; None where nothing is asked."""
-
-    max_breaks: int | None = None  # distinct graph breaks at most
-    max_recompiles: int | None = None  # recompiles at most
-    min_coverage: float | None = None  # least share of the compute nodes in ONNX Runtime, 0 to 1
-    max_abs_err: float | None = None
-    max_slowdown: float | None = None  # how many times as long as in the baseline anything may take
+Limits: TypeAlias = "Mapping[LimitName, float]"
+"""What a capture must not exceed: distinct graph breaks, recompiles, the least share of compute nodes in ONNX Runtime, 0 to 1, the largest
+difference, and how many times as long as in the baseline anything may take; what is not asked is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +63,17 @@ class VerdictRow:
 
 def limits_from(**given: float | None) -> Limits:
     """Make limits, and refuse values that make no sense with a `UsageError`; a `max_slowdown` of 0.2 counts as 1.2."""
-    for name, number in given.items():
+    limits = {name: number for name, number in given.items() if number is not None}
+    for name, number in limits.items():
         is_count = name in ("max_breaks", "max_recompiles")
         kind = int if is_count else (int, float)
-        if number is not None and (not isinstance(number, kind) or isinstance(number, bool) or not 0 <= number < math.inf):
+        if not isinstance(number, kind) or isinstance(number, bool) or not 0 <= number < math.inf:
             raise UsageError(f"{name} must be a {'whole ' if is_count else ''}number from 0, not {number!r}")
-    limits = Limits(**given)  # type: ignore[arg-type]  # counts are whole, as was checked
-    if (limits.min_coverage or 0) > 1:
-        raise UsageError(f"min_coverage is a share from 0 to 1, not {limits.min_coverage!r}; for 90 % set 0.9")
-    slowdown = limits.max_slowdown
-    return limits if slowdown is None or slowdown >= 1 else replace(limits, max_slowdown=slowdown + 1)
+    if limits.get("min_coverage", 0) > 1:
+        raise UsageError(f"min_coverage is a share from 0 to 1, not {limits['min_coverage']!r}; for 90 % set 0.9")
+    if limits.get("max_slowdown", 1) < 1:
+        limits["max_slowdown"] += 1
+    return cast("Limits", limits)
 
 
 def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = None) -> tuple[VerdictRow, ...]:
@@ -86,16 +81,16 @@ def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = Non
 
     Raises `UsageError` when nothing is asked, `max_slowdown` has no baseline, or the captures are of different models.
     """
-    if limits == Limits() and baseline is None:
+    if not limits and baseline is None:
         raise UsageError(
             "nothing to check; set max_breaks, max_recompiles, min_coverage, max_abs_err, or a baseline with or without max_slowdown"
         )
-    if limits.max_slowdown is not None and baseline is None:
+    if "max_slowdown" in limits and baseline is None:
         raise UsageError("max_slowdown needs a baseline: an earlier capture of the same program")
-    rows = [_judged(name, rule(capture), allowed) for name, rule in _RULES.items() if (allowed := getattr(limits, name)) is not None]
+    rows = [_judged(name, rule(capture), allowed) for name, rule in _RULES.items() if (allowed := limits.get(name)) is not None]
     if baseline is not None:
         result = compared(baseline, capture)
-        rows += [*_against(result), _times(result, limits.max_slowdown)]
+        rows += [*_against(result), _times(result, limits.get("max_slowdown"))]
     return tuple(rows)
 
 

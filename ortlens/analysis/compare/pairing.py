@@ -121,19 +121,9 @@ def _paired_operators(left: list[Operator], right: list[Operator]) -> tuple[tupl
     return tuple(pairs), tuple(left[index].node for index in free_left), tuple(right[index].node for index in free_right)
 
 
+_KNOWN = ("module", "target", "dtype", "shape", "source")
 _KEYS: tuple[tuple[Match, Callable[[Operator], Hashable]], ...] = (
-    (
-        "exact",
-        lambda item: (
-            item.backward,
-            item.node.module,
-            item.node.target,
-            item.shape_of_inputs,
-            item.node.dtype,
-            item.node.shape,
-            item.node.source,
-        ),
-    ),
+    ("exact", lambda item: (item.backward, item.shape_of_inputs, *(getattr(item.node, name) for name in _KNOWN))),
     ("structure", lambda item: (item.backward, item.node.module, item.node.target, item.shape_of_inputs[1])),
     ("renamed", lambda item: (item.backward, item.shape_of_inputs[-1], item.node.dtype)),
     ("module", lambda item: (item.backward, item.node.module, item.node.target)),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ortlens.analysis.identity import file_name, plain_function
 from ortlens.analysis.index import graph_by_partition, graphs_by_id, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.problems.problem import Problem, rule
-from ortlens.analysis.ranks import ranks_of
 from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _WAITING = "Ranks wait for each other in every collective, so that the slowest d
 )
 def rank_break(capture: Capture) -> Iterator[Problem]:
     """Report places that break the graph on some ranks."""
-    ranks = ranks_of(capture)
+    ranks = capture.figures.ranks
     for (file, line, reason), found in _breaks(capture).items():
         if set(found) == set(ranks):
             continue
@@ -70,7 +69,7 @@ def rank_break(capture: Capture) -> Iterator[Problem]:
 )
 def rank_recompiles(capture: Capture) -> Iterator[Problem]:
     """Report functions with different numbers of recompiles."""
-    ranks = ranks_of(capture)
+    ranks = capture.figures.ranks
     counts: dict[CompiledFunction, Counter[int]] = defaultdict(Counter)
     for item in capture.recompiles:
         if item.rank is not None:
@@ -99,7 +98,7 @@ def rank_recompiles(capture: Capture) -> Iterator[Problem]:
 )
 def rank_graphs(capture: Capture) -> Iterator[Problem]:
     """Report functions with different graphs."""
-    if not (ranks := ranks_of(capture)):
+    if not (ranks := capture.figures.ranks):
         return
     explained, known = _broken_functions(capture, ranks), _targets(capture)
     told: set[CompiledFunction] = set()  # a backward graph differs where its forward graph does
@@ -132,7 +131,7 @@ def rank_graphs(capture: Capture) -> Iterator[Problem]:
 )
 def rank_sessions(capture: Capture) -> Iterator[Problem]:
     """Report functions with different sessions."""
-    if not (ranks := ranks_of(capture)):
+    if not (ranks := capture.figures.ranks):
         return
     known, parts, sessions = _targets(capture), partitions_by_graph(capture), sessions_by_partition(capture)
     own = {
@@ -165,7 +164,7 @@ def rank_sessions(capture: Capture) -> Iterator[Problem]:
 )
 def straggler(capture: Capture) -> Iterator[Problem]:
     """Report ranks that are late or slow."""
-    if len(ranks := ranks_of(capture)) < 2 or not (steps := _steps(capture, ranks)):  # noqa: PLR2004 - two ranks can differ
+    if len(ranks := capture.figures.ranks) < 2 or not (steps := _steps(capture, ranks)):  # noqa: PLR2004 - two ranks can differ
         return
     period = _period(steps)
     busy = {rank: sum(_quarter(runs[rank]) for runs in steps.values()) for rank in ranks}

@@ -9,7 +9,7 @@ import pytest
 from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.stream import findings_of
-from ortlens.analysis.ranks import merged, rank_rows, ranks_of
+from ortlens.analysis.ranks import merged, rank_rows
 from ortlens.analysis.timing import call_time, call_times
 from ortlens.errors import UsageError
 from ortlens.trace import store
@@ -53,7 +53,7 @@ def found(*captures: Capture) -> dict[str, Finding]:
 
 def test_records_and_ids_of_all_ranks() -> None:
     capture = merged([one(1), one(0)])
-    assert ranks_of(capture) == (0, 1)
+    assert capture.figures.ranks == (0, 1)
     assert capture.name == "train (2 ranks)"
     assert [(graph.graph_id, graph.compile_id, graph.rank) for graph in capture.graphs] == [
         ("r0.g0", "r0.0/0", 0),

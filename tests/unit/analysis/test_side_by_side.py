@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.answers.check import Limits, verdicts_of
+from ortlens.analysis.answers.check import limits_from, verdicts_of
 from ortlens.analysis.compare.comparison import compared, panes
 from ortlens.views.comparison_screen import kernel_words
 from tests.recorded import recorded
@@ -133,7 +133,7 @@ def test_a_call_is_not_compared_where_an_operator_left_what_is_timed_of_it(node:
     assert there.ends_moved is back.ends_moved is is_end
     for result in (there, back):
         assert ("call" in {row.scope for row in result.timings}) is not is_end
-        (verdict,) = (row for row in verdicts_of(result.after, Limits(max_slowdown=1.1), result.before) if row.limit == "max_slowdown")
+        (verdict,) = (row for row in verdicts_of(result.after, limits_from(max_slowdown=1.1), result.before) if row.limit == "max_slowdown")
         assert verdict.verdict == ("unmeasured" if is_end else "passed")
 
 
