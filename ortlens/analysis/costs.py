@@ -11,12 +11,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import (
     fallbacks_by_graph,
     graph_by_partition,
+    graph_by_session,
     graphs_by_id,
     grouped,
+    kernels_by_session,
     nodes_by_name,
     once,
     partitions_by_graph,
@@ -118,7 +119,7 @@ def sessions_and_graphs(capture: Capture) -> Iterator[tuple[str, list[Session], 
 
 def profiled_sessions(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
     """Yield the sessions that were profiled, with their kernels."""
-    kernels = kernels_by_session(capture.kernels)
+    kernels = kernels_by_session(capture)
     for session in capture.sessions:
         if session.session_id in kernels:
             yield session, kernels[session.session_id]
@@ -165,7 +166,7 @@ def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> 
     runs = max(kernel.calls for kernel in own)
     least_ns = least_run_ns(capture, session) if session.device_busy_ns is None else None
     run_ns = min(whole / runs, least_ns or sys.maxsize)
-    entries = entries_per_call(capture).get(graph_by_partition(capture).get(session.partition_id, ""), 1.0)
+    entries = entries_per_call(capture).get(graph_by_session(capture).get(session.session_id, ""), 1.0)
     return run_ns * entries * sum(kernel.total_ns for kernel in kernels) / whole
 
 
@@ -294,13 +295,11 @@ def slow_lines(capture: Capture) -> tuple[SlowLine, ...]:
 def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
     """Sum the time per call of the model in kernels and in operators of PyTorch, of the newest version of each graph."""
     current = {graph.graph_id for graph in current_graphs(capture.graphs)}
-    graph_of = graph_by_partition(capture)
-    called = {item.session_id for item in capture.sessions if graph_of.get(item.partition_id) in current}
-    runs = runs_per_call(capture)
+    graph_of, runs = graph_by_session(capture), runs_per_call(capture)
     in_ort = summed(
         ((kernel.file, kernel.line), (kernel.mean_ns or 0) * runs.get(kernel.session_id, 1.0))
         for kernel in capture.kernels
-        if kernel.file and kernel.line is not None and kernel.session_id in called
+        if kernel.file and kernel.line is not None and graph_of.get(kernel.session_id) in current
     )
     timed = fallback_ns(capture)
     in_torch = summed(
@@ -314,10 +313,9 @@ def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple
 def runs_per_call(capture: Capture) -> dict[str, float]:
     """Count the runs of each session per call: the entries of its graph, shared among a partition's sessions by their calls."""
     entries = {graph.graph_id: graph.entries_per_call or 1.0 for graph in capture.graphs}
-    graph_of = graph_by_partition(capture)
     calls = summed((session.partition_id, session.calls) for session in capture.sessions)
     return {
-        session.session_id: entries.get(graph_of.get(session.partition_id, ""), 1.0)
+        session.session_id: entries.get(graph_by_session(capture)[session.session_id], 1.0)
         * (session.calls / calls[session.partition_id] if calls[session.partition_id] else 1.0)
         for session in capture.sessions
     }

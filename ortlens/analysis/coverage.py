@@ -59,6 +59,11 @@ def place_key(graph: Graph) -> tuple[object, ...]:
     return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase)
 
 
+def is_backward_of(graph: Graph, before: Graph | None) -> bool:
+    """Tell whether a graph is the backward of the forward right before it: a break that ended the forward lies between them."""
+    return before is not None and (before.phase, graph.phase, before.compile_id) == ("forward", "backward", graph.compile_id)
+
+
 def _attempt(graph: Graph) -> int:
     tail = (graph.compile_id or "").rpartition("/")[2]
     return int(tail) if tail.isdecimal() else 0

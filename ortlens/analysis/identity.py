@@ -11,7 +11,7 @@ from ortlens.errors import UsageError
 from ortlens.trace.records import Confidence, Phase, column, optional, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ortlens.trace.records import Capture, Graph, Kernel, Node
 
@@ -35,11 +35,6 @@ def plain_function(name: str) -> str:
     """Return the user's function behind a resume function of Dynamo: `f` for `torch_dynamo_resume_in_f_at_16`."""
     match = RESUMED.fullmatch(name)
     return match["name"] if match else name
-
-
-def kernels_by_session(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
-    """Group kernels by session id, in the order of the capture."""
-    return grouped((kernel.session_id, kernel) for kernel in kernels)
 
 
 def nodes_of(kernel: Kernel) -> tuple[str, ...]:

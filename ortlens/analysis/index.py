@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ortlens.trace.records import Capture, Fallback, Graph, Node, Partition, Session
+    from ortlens.trace.records import Capture, Fallback, Graph, Kernel, Node, Partition, Session
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -57,6 +57,16 @@ graph_by_partition: Callable[[Capture], dict[str, str]] = once(
     lambda capture: {row.partition_id: row.graph_id for row in capture.partitions}
 )
 """Graph ids by partition id."""
+
+graph_by_session: Callable[[Capture], dict[str, str]] = once(
+    lambda capture: {row.session_id: graph_by_partition(capture).get(row.partition_id, "") for row in capture.sessions}
+)
+"""Graph ids by session id; empty in a damaged capture."""
+
+kernels_by_session: Callable[[Capture], dict[str, list[Kernel]]] = once(
+    lambda capture: grouped((row.session_id, row) for row in capture.kernels)
+)
+"""A session that was not profiled is absent."""
 
 nodes_by_graph: Callable[[Capture], dict[str, list[Node]]] = once(lambda capture: grouped((row.graph_id, row) for row in capture.nodes))
 nodes_by_partition: Callable[[Capture], dict[str, list[Node]]] = once(

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import once, sessions_by_id, summed
+from ortlens.analysis.index import kernels_by_session, once, sessions_by_id, summed
 from ortlens.trace.records import Confidence, column, optional, same
 
 if TYPE_CHECKING:
@@ -58,16 +57,16 @@ def optimised(capture: Capture) -> tuple[Optimised, ...]:
 
     A kernel that ONNX Runtime inserted follows the one before it.
     """
-    partitions = {session.session_id: session.partition_id for session in capture.sessions}
+    sessions = sessions_by_id(capture)
     models: dict[str, dict[str, str]] = defaultdict(dict)
     for node in capture.nodes:
         if node.partition_id is not None:
             models[node.partition_id] |= zip_longest(node.onnx_nodes, node.onnx_ops[: len(node.onnx_nodes)], fillvalue="")
     return tuple(
         row
-        for session_id, kernels in kernels_by_session(capture.kernels).items()
-        if session_id in partitions
-        for row in _optimised(session_id, kernels, models[partitions[session_id]])
+        for session_id, kernels in kernels_by_session(capture).items()
+        if session_id in sessions
+        for row in _optimised(session_id, kernels, models[sessions[session_id].partition_id])
     )
 
 
@@ -103,7 +102,7 @@ def own_nodes(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
 def fusions(capture: Capture) -> tuple[Fusion, ...]:
     """List what ONNX Runtime's rewrites changed in the profiled models; nodes that ran as they were have no row."""
     sessions = sessions_by_id(capture)
-    by_session = kernels_by_session(capture.kernels)
+    by_session = kernels_by_session(capture)
     return tuple(row for name, kernels in by_session.items() if name in sessions for row in _of_session(capture, sessions[name], kernels))
 
 

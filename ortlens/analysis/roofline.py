@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ortlens.analysis.identity import kernels_by_session, nodes_of
-from ortlens.analysis.index import graph_by_partition, nodes_by_name, sessions_by_id
+from ortlens.analysis.identity import nodes_of
+from ortlens.analysis.index import graph_by_session, kernels_by_session, nodes_by_name, sessions_by_id
 from ortlens.trace.records import OUTSIDE, column, same
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
     Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
     measures for sessions that `is_worth_comparing`.
     """
-    nodes, graph_of, sessions = nodes_by_name(capture), graph_by_partition(capture), sessions_by_id(capture)
+    nodes, graph_of, sessions = nodes_by_name(capture), graph_by_session(capture), sessions_by_id(capture)
     found: list[Roof] = []
-    for session_id, kernels in kernels_by_session(capture.kernels).items():
+    for session_id, kernels in kernels_by_session(capture).items():
         if session := sessions.get(session_id):
-            found += _of_session(capture, session, kernels, nodes, graph_of.get(session.partition_id, ""))
+            found += _of_session(capture, session, kernels, nodes, graph_of[session_id])
     return tuple(found)
 
 

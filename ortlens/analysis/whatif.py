@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
-from ortlens.analysis.index import fallbacks_by_graph, grouped
+from ortlens.analysis.index import fallbacks_by_graph, grouped, sessions_by_id
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
@@ -283,7 +283,7 @@ def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
 
 def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
     moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
-    partition = {session.session_id: session.partition_id for session in capture.sessions}
-    runs = (run for run in capture.runs if run.session_id is not None and partition.get(run.session_id) in moved)
+    sessions = sessions_by_id(capture)
+    runs = (run for run in capture.runs if run.session_id in sessions and sessions[run.session_id].partition_id in moved)
     times = grouped((run.session_id or "", run.bind_ns + run.output_ns) for run in runs)
-    return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]
+    return [(moved[sessions[session_id].partition_id], statistics.median(ns)) for session_id, ns in times.items()]

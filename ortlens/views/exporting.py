@@ -19,8 +19,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens._files import temp_sibling, write_file
-from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import fallbacks_by_graph, graphs_by_id, grouped, partitions_by_id, sessions_by_id, summed
+from ortlens.analysis.index import fallbacks_by_graph, graphs_by_id, grouped, kernels_by_session, partitions_by_id, sessions_by_id, summed
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.records import same
@@ -136,7 +135,7 @@ def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
 
 def _profiled(capture: Capture) -> dict[str, list[Kernel]]:
     """Group kernels by model; of several profiled sessions of one model, those of the busiest."""
-    kernels, ranked = kernels_by_session(capture.kernels), sorted(capture.sessions, key=lambda session: session.total_ns)
+    kernels, ranked = kernels_by_session(capture), sorted(capture.sessions, key=lambda session: session.total_ns)
     busiest = {row.model_id: kernels[row.session_id] for row in ranked if row.session_id in kernels and row.model_id}
     return dict(sorted(busiest.items()))
 
@@ -178,7 +177,7 @@ def trace_from_capture(capture: Capture) -> dict[str, Any]:
     start = runs[0].start_ns if runs else 0
     threads = {thread: number for number, thread in enumerate(dict.fromkeys(run.thread for run in runs))}
     names = _Names(capture)
-    kernels = kernels_by_session(capture.kernels)
+    kernels = kernels_by_session(capture)
     profiled = _latest_profiled(runs, kernels)
     events = [_named("process_name", _CALLS, f"{capture.name or 'capture'} ({capture.backend})")]
     for thread, number in threads.items():

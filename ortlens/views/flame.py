@@ -2,20 +2,23 @@
 
 Widths are those of the ledger; kernels have the time that the profile gave them. What PyTorch runs, binding, guards and graph breaks are
 frames of their own, so that the frames of the first row add up to the call.
+
+Graphs are recorded as they are compiled. A version that was compiled later is entered where the first one was, and a measured call shows
+the order itself.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
 from ortlens.analysis.costs import runs_per_call
-from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition, grouped, summed
-from ortlens.analysis.ledger import ledger_from_logs, totals_of
+from ortlens.analysis.coverage import current_graphs, is_backward_of, place_key
+from ortlens.analysis.index import graph_by_session, grouped, summed
+from ortlens.analysis.ledger import ledger_from_logs, ledger_totals, totals_of
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
 from ortlens.views.wording import PHASE_WORDS
 
@@ -107,10 +110,9 @@ class _Maker:
         self._parts = _by_graph(rows)
         self._eager = fallback_ns(capture)
         self._eager_of = summed((graph_id, ns) for (graph_id, _), ns in self._eager.items())
-        self._graph_of = graph_by_partition(capture)
         nodes, sessions = enumerate(capture.nodes[: self._max]), enumerate(capture.sessions[: self._max])
         self._nodes = grouped((node.graph_id, (row, node)) for row, node in nodes if node.kind != "size")
-        self._sessions_of = grouped((self._graph_of.get(session.partition_id, ""), (row, session)) for row, session in sessions)
+        self._sessions_of = grouped((graph_by_session(capture)[session.session_id], (row, session)) for row, session in sessions)
         self._runs = runs_per_call(capture)
         self._profiled = {kernel.session_id for kernel in capture.kernels}
         self._kernels = self._kernels_by_node()
@@ -137,7 +139,7 @@ class _Maker:
 
     def _kernels_by_node(self) -> dict[str, dict[str | None, list[Frame]]]:
         """Group kernels by graph and node; those that no node is charged with stand under None."""
-        graphs = {session.session_id: self._graph_of.get(session.partition_id, "") for session in self._capture.sessions}
+        graphs = graph_by_session(self._capture)
         names = {graph_id: {node.node for _, node in nodes} for graph_id, nodes in self._nodes.items()}
         found: defaultdict[str, defaultdict[str | None, list[Frame]]] = defaultdict(lambda: defaultdict(list))
         for row, kernel in enumerate(self._capture.kernels[: self._max]):
@@ -268,3 +270,73 @@ def _drawn(frame: Frame, factors: Mapping[str, float]) -> float:
     inside = sum(_drawn(child, factors) for child in frame.children)
     frame.width = inside if frame.kind == "module" else frame.ns * factors.get(frame.kind, 1.0)
     return frame.width
+
+
+_FRAME = re.compile(r"(.*?)(\d{1,9})/[^/]*\Z", re.DOTALL | re.ASCII)
+
+
+def graphs_in_call_order(capture: Capture) -> tuple[Graph, ...]:
+    """Sort all graphs as a call enters them; those of the measured call are in its order.
+
+    Versions of one graph stand together, in the place of the first.
+    """
+    first: dict[tuple[object, ...], int] = {}
+    for row, graph in enumerate(capture.graphs):
+        first.setdefault(place_key(graph), row)
+    ordered = sorted(range(len(capture.graphs)), key=lambda row: (first[place_key(capture.graphs[row])], row))
+    graphs = [capture.graphs[row] for row in ordered]
+    place = {graph_id: at for at, graph_id in enumerate(_measured(capture))}
+    called = iter(sorted((graph for graph in graphs if graph.graph_id in place), key=lambda graph: place[graph.graph_id]))
+    return tuple(next(called) if graph.graph_id in place else graph for graph in graphs)
+
+
+def current_in_call_order(capture: Capture) -> tuple[Graph, ...]:
+    """Sort the newest versions of all graphs, and replaced ones that the measured call entered, as a call enters them."""
+    known = {graph.graph_id for graph in current_graphs(capture.graphs)}.union(_measured(capture))
+    return tuple(graph for graph in graphs_in_call_order(capture) if graph.graph_id in known)
+
+
+def _measured(capture: Capture) -> tuple[str, ...]:
+    """Return the graphs of the measured call in its order; a ledger that was made from logs has none."""
+    totals = ledger_totals(capture)
+    return totals.graph_ids if totals is not None and totals.is_measured else ()
+
+
+def breaks_ahead(capture: Capture) -> tuple[Mapping[str, Sequence[int]], Sequence[int]]:
+    """Find the rows of the breaks that a call meets before each graph, in their order, each once, and those behind the last graph.
+
+    Dynamo numbers the frames of a call as it first meets them, so the breaks before a graph are those of the frames since the graph before
+    it; the last of them is the one that the time there is booked on.
+    """
+    rows = list(enumerate(capture.breaks))
+    ended = grouped((compile_id, row) for row, item in rows for compile_id in item.compile_ids)
+    waiting = grouped((group, (number, row)) for row, item in rows for group, number in sorted(map(_frame, item.compile_ids))[:1])
+    for frames in waiting.values():
+        frames.sort(reverse=True)  # the next one last, where it is taken
+    ahead: dict[str, list[int]] = {}
+    met: set[int] = set()
+    before: Graph | None = None
+    for graph in current_in_call_order(capture):
+        if graph.phase == "backward":
+            found = ended.get(graph.compile_id or "", []) if is_backward_of(graph, before) else []
+        else:
+            found = _taken(waiting, *_frame(graph.compile_id))
+        if found := [row for row in found if row not in met]:
+            ahead[graph.graph_id] = found
+            met.update(found)
+        before = graph
+    return ahead, [row for row in range(len(capture.breaks)) if row not in met]
+
+
+def _taken(waiting: Mapping[str, list[tuple[int, int]]], group: str, number: int) -> list[int]:
+    """Take the breaks of earlier frames out of `waiting`."""
+    rows, found = waiting.get(group, []), []
+    while rows and rows[-1][0] < number:
+        found.append(rows.pop()[1])
+    return found
+
+
+def _frame(compile_id: str | None) -> tuple[str, int]:
+    """Split a compile id into what its frame is counted within, a rank of a merged capture or compiled autograd, and its number."""
+    found = _FRAME.match(compile_id or "")
+    return (found[1], int(found[2])) if found else (compile_id or "", -1)

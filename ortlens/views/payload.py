@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens.analysis.answers.overview import graph_rows
 from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
-from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
 from ortlens.analysis.costs import fallback_groups, slow_lines
 from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.onnx_model import onnx_facts
@@ -30,7 +29,7 @@ from ortlens.trace.codec import json_float, plain
 from ortlens.trace.schema import TABLES, facts_of, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.views.actions import action_facts, problem_id
-from ortlens.views.flame import flame_of, packed_flame
+from ortlens.views.flame import breaks_ahead, current_in_call_order, flame_of, packed_flame
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.screen import Screen, capture_screen
 from ortlens.views.sentences import (

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_session, sessions_by_id
 from ortlens.analysis.memory import memory
 from ortlens.analysis.onnx_model import optimised
 from ortlens.trace.schema import facts_of
@@ -177,13 +177,12 @@ def _environment(capture: Capture) -> Iterator[tuple[str, str]]:
 def _optimised(capture: Capture) -> list[dict[str, Any]]:
     """Lay models beside what ran, for a template, per profiled session of the newest graphs; empty where ONNX Runtime changed nothing."""
     current = {kernel.session_id for kernel in current_kernels(capture)}
-    partitions = {session.session_id: session.partition_id for session in capture.sessions}
-    room = _MAX_ROWS
+    sessions, room = sessions_by_id(capture), _MAX_ROWS
     found = []
     for session_id, group in groupby((row for row in optimised(capture) if row.session_id in current), key=lambda row: row.session_id):
         rows = list(group)
         if any(row.change for row in rows) and room > 0:
-            found.append(_profiled_session(partitions[session_id], rows, room))
+            found.append(_profiled_session(sessions[session_id].partition_id, rows, room))
             room -= len(rows)
     return found
 
@@ -238,9 +237,7 @@ def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
     """List the kernels of graphs that no recompile replaced; empty where nothing was profiled."""
     current = {graph.graph_id for graph in current_graphs(capture.graphs)}
     known = {graph.graph_id for graph in capture.graphs}
-    graph_of = graph_by_partition(capture)
-    replaced = {session.session_id for session in capture.sessions if graph_of.get(session.partition_id, "") in known - current}
-    return tuple(kernel for kernel in capture.kernels if kernel.session_id not in replaced)
+    return tuple(kernel for kernel in capture.kernels if graph_by_session(capture).get(kernel.session_id) not in known - current)
 
 
 def _how_bad(item: Numeric) -> tuple[bool, bool, bool, float]:

@@ -10,9 +10,9 @@ from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
-from ortlens.views.tiles import dry_run_end
+from ortlens.views.tiles import dry_run_end, farthest_words
 from ortlens.views.time_sentences import against_words, decode_words, price_of_change, price_text, saving_words
-from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, visible
+from ortlens.views.wording import REASON_WORDS, guard, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

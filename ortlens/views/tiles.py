@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.answers.overview import uncounted_calls
-from ortlens.analysis.answers.verdict import benched, correct_verdict, numbers_of, ort_share, recompiles_by_role, speed_of
+from ortlens.analysis.answers.verdict import benched, correct_verdict, numbers_of, ort_share, recompiles_by_role, speed_of, tolerances_of
 from ortlens.analysis.coverage import computed_ahead, coverage_of, current_graphs, is_dry_run, own_recompiles
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.ledger import ledger_totals
@@ -16,7 +17,7 @@ from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import is_busy, is_crowded, spread_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
-from ortlens.views.wording import SAVED, farthest_words, place, visible
+from ortlens.views.wording import SAVED, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.memory import CallMemory
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.speed import Pace
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Numeric
     from ortlens.views.wording import Hints, Want
 
     Call = Callable[[Want], str]
@@ -239,6 +240,19 @@ def _correct(capture: Capture, call: Call) -> Tile:
     state, word, detail = words[verdict]
     todo = call("verify") if verdict == "unchecked" else ""
     return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=todo, tab="numerics", selected=_wrong(capture))
+
+
+def farthest_words(found: Numeric | None, *, is_right: bool = False) -> str:
+    """Say how large the largest difference is, and against what; empty where nothing differs.
+
+    With `is_right`, a value beyond its tolerance has a reason, which `numerics.note` tells.
+    """
+    if found is None:
+        return ""
+    scales, tolerances = [] if found.max_rel is None else [f"{found.max_rel:.1e} of its size"], tolerances_of(found)
+    if tolerances is not None and math.isfinite(tolerances) and not (is_right and tolerances > 1):
+        scales.append(f"{percent(tolerances)} of the tolerance" if tolerances <= 1 else f"{times(tolerances)} the tolerance")
+    return f"{found.max_abs or 0.0:.1e}{', ' if scales else ''}{' and '.join(scales)}"
 
 
 def _wrong(capture: Capture) -> str | None:

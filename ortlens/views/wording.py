@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.identity import RESUMED
 from ortlens.analysis.problems.guards import condition_of
-from ortlens.units import percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.analysis.answers.verdict import Farthest
     from ortlens.trace.records import LedgerPartName, ReasonCode
 
 
@@ -124,21 +121,6 @@ def first_sentence(text: str) -> str:
 def guard(text: str) -> str:
     """Return the checked condition of a guard on one line, without Dynamo's trailing comment."""
     return visible(condition_of(text))
-
-
-def farthest_words(found: Farthest | None, *, is_right: bool = False) -> str:
-    """Say how large the largest difference is, and against what; empty where nothing differs.
-
-    With `is_right`, a value beyond its tolerance has a reason, which `numerics.note` tells.
-    """
-    if found is None:
-        return ""
-    scales = [] if found.max_rel is None else [f"{found.max_rel:.1e} of its size"]
-    if found.tolerances is not None and math.isfinite(found.tolerances) and not (is_right and found.tolerances > 1):
-        scales.append(
-            f"{percent(found.tolerances)} of the tolerance" if found.tolerances <= 1 else f"{times(found.tolerances)} the tolerance"
-        )
-    return f"{found.max_abs:.1e}{', ' if scales else ''}{' and '.join(scales)}"
 
 
 Want: TypeAlias = Literal["explain", "measure", "profile", "verify"]

@@ -155,7 +155,7 @@ def _differs_otherwise(row: Numeric) -> bool:
     """Tell whether something is wrong whose size no number says: a shape, strides, memory that is shared."""
     if row.ok is not False or row.max_abs is None or row.max_rel is None:
         return row.max_abs is None and not row.ok
-    return (row.atol is not None or row.rtol is not None) and tolerances_of(row.max_abs, row.max_rel, row) <= 1
+    return (tolerances := tolerances_of(row)) is not None and tolerances <= 1
 
 
 _RULES: Mapping[LimitName, Callable[[Capture], _Found]] = {

@@ -34,15 +34,6 @@ class CallNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Farthest:
-    """The compared value that is farthest from PyTorch's, for its tolerance."""
-
-    max_abs: float  # its largest absolute difference
-    max_rel: float | None  # the same relative to the size of the value; None where that is not known
-    tolerances: float | None  # how many tolerances that is; None where they are not known
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NumericsSummary:
     """The verdict on the numbers of a capture."""
 
@@ -56,7 +47,9 @@ class NumericsSummary:
     eager_nodes: int  # nodes that PyTorch runs, which need no comparison
     call: CallNumbers | None = None  # the verdict on the call as a whole; None when it was not compared
     left_out: int = 0  # values that were not compared, or not in all calls, because the time of `verify` was over
-    farthest: Farthest | None = None  # what differs most; None where everything is equal, or nothing finite was compared
+    farthest: Numeric | None = (
+        None  # the value that differs most, for its tolerance; None where everything is equal, or nothing finite was compared
+    )
 
     @property
     def compared(self) -> int:
@@ -111,28 +104,24 @@ def why_not(row: Numeric) -> str:
     return row.why or row.note or "no reason was recorded"
 
 
-def tolerances_of(max_abs: float, max_rel: float, row: Numeric) -> float:
-    """Bound a difference in tolerances: an element may differ by `atol` and by `rtol` times its size; infinite if both are 0."""
-    return min(_over(max_abs, row.atol), _over(max_rel, row.rtol))
+def tolerances_of(row: Numeric) -> float | None:
+    """Bound a difference in tolerances, if known: an element may differ by `atol` and by `rtol` times its size; infinite if both are 0."""
+    if row.max_abs is None or row.max_rel is None or (row.atol is None and row.rtol is None):
+        return None
+    return min(_over(row.max_abs, row.atol), _over(row.max_rel, row.rtol))
 
 
 def _over(difference: float, allowed: float | None) -> float:
     return abs(difference) / allowed if allowed else math.inf if difference else 0.0
 
 
-def _farthest(rows: Sequence[Numeric]) -> Farthest | None:
-    found = [
-        Farthest(
-            max_abs=row.max_abs,
-            max_rel=row.max_rel,
-            tolerances=None
-            if row.max_rel is None or (row.atol is None and row.rtol is None)
-            else tolerances_of(row.max_abs, row.max_rel, row),
-        )
+def _farthest(rows: Sequence[Numeric]) -> Numeric | None:
+    finite = [
+        row
         for row in [row for row in rows if row.ok is False] or rows  # of wrong values, how wrong they are
         if row.ok is not None and row.max_abs and math.isfinite(row.max_abs) and math.isfinite(row.max_rel or 0.0)
     ]
-    return max(found, key=lambda one: (one.tolerances or 0.0, one.max_rel or 0.0, one.max_abs), default=None)
+    return max(finite, key=lambda row: (tolerances_of(row) or 0.0, row.max_rel or 0.0, row.max_abs or 0.0), default=None)
 
 
 def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:

@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition, grouped, sessions_by_id
+from ortlens.analysis.index import graph_by_session, grouped, sessions_by_id
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column, optional
@@ -106,8 +106,7 @@ class _TimedRuns:
 
     def __init__(self, capture: Capture) -> None:
         self.by_key: dict[str, list[Run]] = defaultdict(list)
-        graphs = graph_by_partition(capture)
-        self.graph_of = {session.session_id: graphs.get(session.partition_id, "") for session in capture.sessions}
+        self.graph_of = dict(graph_by_session(capture))
         for run in sorted(capture.runs, key=lambda run: run.start_ns):
             key = run.session_id or run.graph_id
             if key is not None:

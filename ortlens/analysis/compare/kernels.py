@@ -6,8 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import graph_by_partition, grouped
+from ortlens.analysis.index import graph_by_partition, grouped, kernels_by_session
 from ortlens.analysis.onnx_model import own_nodes
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
@@ -72,7 +71,7 @@ class Measured:
         self.torch_ns = {f"{graph}:{node}": ns for (graph, node), ns in fallback_ns(capture).items()}  # per call, in PyTorch
         self.kernels: dict[str, list[Kernel]] = defaultdict(list)  # that compute a node, also with others; of one session per partition
         self.by_session: dict[str, list[Kernel]] = defaultdict(list)  # of these sessions
-        profiled = kernels_by_session(capture.kernels)
+        profiled = kernels_by_session(capture)
         self._names: dict[int, list[str]] = {}
         self._fused: set[int] = set()
         self._makers, graphs = _makers(capture), graph_by_partition(capture)

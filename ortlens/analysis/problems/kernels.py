@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.costs import current, entries_per_call, kernel_ns, most_common, profiled_sessions
 from ortlens.analysis.identity import nodes_of
-from ortlens.analysis.index import graph_by_partition, grouped, nodes_by_graph, sessions_by_id
+from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, sessions_by_id
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.catalogue import refusal_words, remedy
 from ortlens.analysis.problems.problem import Problem, rule
@@ -118,7 +118,7 @@ def provider_copies(capture: Capture) -> Iterator[Problem]:
 )
 def device_idle(capture: Capture) -> Iterator[Problem]:
     """Report sessions whose device is idle for a large part of a run."""
-    graph_of, entries = graph_by_partition(capture), entries_per_call(capture)
+    graph_of, entries = graph_by_session(capture), entries_per_call(capture)
     for session, kernels in profiled_sessions(capture):
         busy, idle = session.device_busy_ns or 0, session.device_idle_ns or 0
         if idle < _IDLE_NS or idle < _IDLE_SHARE * (busy + idle) or session.cuda_graph == "replayed":
@@ -134,7 +134,7 @@ def device_idle(capture: Capture) -> Iterator[Problem]:
             f"{counted(session.launches or 0, 'launch', 'launches')} per run, {time_from_ns(session.launch_ns or 0)} of the host under "
             "torch's profiler; the gain is estimated as all of the idle time",
             **(_COPIES_REMEDY if copies else _LARGER_REMEDY if is_onnx_model(capture) else launching),
-            gain_ns=round(idle * entries.get(graph_of.get(session.partition_id, ""), 1.0)),
+            gain_ns=round(idle * entries.get(graph_of[session.session_id], 1.0)),
         )
 
 
@@ -157,7 +157,7 @@ _COPIES_REMEDY = remedy("Remove the copies between devices first; see `provider_
 )
 def slow_kernel(capture: Capture) -> Iterator[Problem]:
     """Report kernels far from their roofline."""
-    graph_of, calls = graph_by_partition(capture), calls_by_graph(capture)
+    graph_of, calls = graph_by_session(capture), calls_by_graph(capture)
     sessions = sessions_by_id(capture)
     judged = {
         (kernel.session_id, kernel.kernel)
@@ -167,9 +167,8 @@ def slow_kernel(capture: Capture) -> Iterator[Problem]:
     for roof in roofs(capture):
         enough = _ACHIEVED if roof.flops else _ACHIEVED_BYTES
         if (roof.session_id, roof.kernel) in judged and roof.reached < enough:
-            session = sessions[roof.session_id]
-            graph_id = graph_of.get(session.partition_id, "")
-            yield _slow(roof, session.calls / calls[graph_id] if graph_id in calls else 1.0)
+            graph_id = graph_of[roof.session_id]
+            yield _slow(roof, sessions[roof.session_id].calls / calls[graph_id] if graph_id in calls else 1.0)
 
 
 def _slow(roof: Roof, runs_per_call: float) -> Problem:

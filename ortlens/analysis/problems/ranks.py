@@ -7,7 +7,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.identity import file_name, plain_function
-from ortlens.analysis.index import graph_by_partition, graphs_by_id, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import graph_by_session, graphs_by_id, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.units import counted, time_from_ns
 
@@ -257,12 +257,10 @@ def _odd(ranks: tuple[int, ...], values: Mapping[int, Hashable]) -> tuple[list[i
 
 def _steps(capture: Capture, ranks: tuple[int, ...]) -> dict[tuple[CompiledFunction, str, str], dict[int, dict[int, Run]]]:
     """Group the runs of each graph that every rank runs by rank and number of the call."""
-    graphs = graphs_by_id(capture)
-    graph_of = graph_by_partition(capture)
-    session_graph = {session.session_id: graph_of.get(session.partition_id) for session in capture.sessions}
+    graphs, graph_of = graphs_by_id(capture), graph_by_session(capture)
     found: dict[tuple[CompiledFunction, str, str], dict[int, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
     for run in capture.runs:
-        graph = graphs.get(session_graph.get(run.session_id or "") or run.graph_id or "")
+        graph = graphs.get(graph_of.get(run.session_id or "") or run.graph_id or "")
         if graph is not None and run.rank is not None:
             local = (run.session_id or graph.graph_id).partition(".")[2]
             found[_place(graph), graph.phase, local][run.rank][run.call] = run

@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import graph_by_partition, graphs_by_id, once, summed
+from ortlens.analysis.index import graph_by_partition, graph_by_session, graphs_by_id, once, summed
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems import calls, kernels, movement, ranks, sessions, slower, splitting
 from ortlens.analysis.problems.advice import line_after
@@ -258,9 +258,8 @@ class _Left:
         self._function = {graph_id: time.graph_ids[0] for time in call_times(capture) for graph_id in time.graph_ids}
         self._measured_function = self._function.get(first, first)
         self._whole = summed((self._function.get(graph_id, self._measured_function), ns) for (graph_id, _), ns in self._by_part.items())
-        by_partition = graph_by_partition(capture)
-        self._graph_of = {graph.graph_id: graph.graph_id for graph in capture.graphs} | by_partition
-        self._graph_of |= {row.session_id: by_partition.get(row.partition_id, "") for row in capture.sessions}
+        own = {graph.graph_id: graph.graph_id for graph in capture.graphs}
+        self._graph_of = own | graph_by_partition(capture) | graph_by_session(capture)
 
     def most(self, finding: Problem) -> int | None:
         """Return what a finding may gain at most, and take that off what is left for the next ones."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
 from ortlens._process import CoreWatch
-from ortlens.analysis.call_order import is_backward_of
+from ortlens.analysis.coverage import is_backward_of
 from ortlens.analysis.generation import steps_of
 from ortlens.analysis.ledger import (
     CallTrace,

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 
 from ortlens._process import usable_cores
-from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import grouped
 from ortlens.analysis.roofline import CPU, is_worth_comparing
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -93,7 +93,7 @@ def device_bytes(device: str, length: int) -> float:
 
 def measure_peaks(recorder: Recorder) -> None:
     """Measure the peaks that the kernels of a profile are compared with, if one is long. A failure becomes a finding."""
-    kernels = kernels_by_session(recorder.records(r.Kernel))
+    kernels = grouped((kernel.session_id, kernel) for kernel in recorder.records(r.Kernel))
     with lens_guard(recorder, "measuring what the machine reaches"):
         for provider in (CPU, *_DEVICES):
             sessions = [

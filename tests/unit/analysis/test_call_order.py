@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ortlens.analysis.call_order import breaks_ahead, current_in_call_order, graphs_in_call_order
 from ortlens.trace.records import Break, Capture, Graph, LedgerPart, Phase
+from ortlens.views.flame import breaks_ahead, current_in_call_order, graphs_in_call_order
 
 
 def graph(graph_id: str, compile_id: str, phase: Phase = "inference") -> Graph:
