@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ortlens.errors import UsageError
+from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.request import value_from_text
 
 if TYPE_CHECKING:
@@ -335,8 +335,6 @@ def _called(make: Any, text: str, *, on_meta: bool) -> Any:  # noqa: ANN401 - wh
 @contextlib.contextmanager
 def raised_as_usage(doing: str) -> Iterator[None]:
     """Turn what the user's own code raises into a `UsageError` of one message with its place."""
-    from ortlens.errors import OrtLensError
-
     try:
         yield
     except OrtLensError:

@@ -126,8 +126,8 @@ def frame_from_capture(capture: Capture, table_name: str) -> pd.DataFrame:
 def frame_from_records(table: Table, records: Sequence[Any]) -> pd.DataFrame:
     """Make a frame of records of one kind; columns and dtypes are those of the table, also when there are none."""
     pandas = _pandas()
-    arrays = {column.name: _array(pandas, column, [getattr(record, column.name) for record in records]) for column in table.columns}
-    frame: pd.DataFrame = pandas.DataFrame(arrays)
+    series = {column.name: _series(pandas, column, [getattr(record, column.name) for record in records]) for column in table.columns}
+    frame: pd.DataFrame = pandas.DataFrame(series)
     return frame
 
 
@@ -139,25 +139,15 @@ def _pandas() -> ModuleType:
     return pd
 
 
-def _array(pandas: ModuleType, column: Column, values: list[Any]) -> Any:  # noqa: ANN401 - numpy or pandas, by dtype
+def _series(pandas: ModuleType, column: Column, values: list[Any]) -> Any:  # noqa: ANN401 - a pandas Series
+    if column.kind == "str":
+        values = _encodable(values)
+    elif column.kind == "tuple":
+        values = [value if value is None else tuple(_encodable(value)) for value in values]
     try:
-        return _array_of_kind(pandas, column, values)
+        return pandas.Series(values, dtype=column.dtype)
     except (TypeError, ValueError, OverflowError) as err:
         raise CaptureError(f"column {column.name}: a value does not fit {column.dtype}: {err}") from err
-
-
-def _array_of_kind(pandas: ModuleType, column: Column, values: list[Any]) -> Any:  # noqa: ANN401 - numpy or pandas, by dtype
-    import numpy as np
-
-    if column.kind == "str":
-        return pandas.array(_encodable(values), dtype=column.dtype)
-    if column.kind == "tuple":
-        return pandas.Series([value if value is None else tuple(_encodable(value)) for value in values], dtype=column.dtype)
-    if column.kind == "float":
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    if column.nullable:
-        return pandas.array(values, dtype=column.dtype)
-    return np.array(values, dtype=column.dtype)
 
 
 def _encodable(values: Any) -> Any:  # noqa: ANN401 - a list or a tuple of texts, numbers and None

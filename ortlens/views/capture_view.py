@@ -499,12 +499,8 @@ def capture_from(source: CaptureView | Capture | str | os.PathLike[str]) -> Capt
 def _essentials(capture: Capture) -> str:
     if is_onnx_model(capture):
         what = "session" if capture.environment["onnx_model"] == "session" else "ONNX model"
-        calls = counted(sum(session.calls for session in capture.sessions), "call")
-        facts = [
-            f"{clipped(capture.name, 40)!r}: {what} of {counted(len(capture.nodes), 'node')}",
-            *(["dry run"] if is_dry_run(capture) else [calls]),
-        ]
-        return ", ".join(facts)
+        did = "dry run" if is_dry_run(capture) else counted(sum(session.calls for session in capture.sessions), "call")
+        return f"{clipped(capture.name, 40)!r}: {what} of {counted(len(capture.nodes), 'node')}, {did}"
     coverage = coverage_of(capture)  # not the whole overview: one line should not ask every rule for its findings
     share, of = coverage.share, " of the compiled code" if coverage.is_partial_view else ""
     facts = [

@@ -66,7 +66,7 @@ def payload_from_capture(capture: Capture, *, redact: bool = False, hints: Hints
 
 def payload_from_screen(screen: Screen, shown: Capture, *, redacted: bool, hints: Hints) -> dict[str, Any]:
     """Return the payload of a capture, with the screen that was made of it; `redacted` only tells the explorer that it was redacted."""
-    texts = Texts()
+    texts: Texts = {}
     records = {name: records_of(shown, name) for name in TABLES}
     kept = {name: _kept(name, rows) for name, rows in records.items()}
     tables = {name: packed_table(table, kept[name], len(records[name]), texts) for name, table in TABLES.items()}
@@ -82,7 +82,7 @@ def payload_from_screen(screen: Screen, shown: Capture, *, redacted: bool, hints
         "flame": bounded(packed_flame(flame_of(shown, max_rows=MAX_ROWS))),
         "sources": bounded(sources_of(shown.attachments)),
         "tables": tables,
-        "texts": texts.strings(),
+        "texts": list(texts),
     }
 
 
@@ -128,6 +128,8 @@ def _modules(nodes: Sequence[Any]) -> list[list[str | None]]:
 
 def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
     """Return the screen of a capture, and what panels of the explorer compute with."""
+    # Of each finding the place of the action that is its cause, from 1; None where it has one of its own, or none.
+    causes = {each.index: place for place, item in enumerate(problems_of(capture), start=1) for each in item.consequences}
     return {
         "title": screen.title,
         "verdict": screen.verdict,
@@ -154,16 +156,10 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "call_order": _call_order(capture),
         "slow_lines": [asdict(line) for line in slow_lines(capture)],
         "recompile_count": sum(recompiles_by_role(capture).values()),
-        "causes": _causes(capture),
+        "causes": [causes.get(index) for index in range(len(findings_of(capture)))],
         "gains": [gain_words(finding) for finding in findings_of(capture)],
         "reasons": dict(REASON_WORDS),
     }
-
-
-def _causes(capture: Capture) -> list[int | None]:
-    """Return for each finding the place of the action that is its cause, from 1; None where it has one of its own, or none."""
-    places = {each.index: place for place, item in enumerate(problems_of(capture), start=1) for each in item.consequences}
-    return [places.get(index) for index in range(len(findings_of(capture)))]
 
 
 def _call(capture: Capture) -> dict[str, Any]:
@@ -202,22 +198,13 @@ _PLAIN = frozenset({str, int, float, bool, tuple, type(None)})
 _SUMS: Mapping[tuple[str, str], tuple[str, ...]] = {("runs", "total_ns"): ("bind_ns", "run_ns", "output_ns")}
 
 
-class Texts:
-    """The strings of all columns, each once, in the order in which they came."""
+Texts: TypeAlias = dict[str, int]
+"""The strings of all columns, each once, in the order in which they came, with their places."""
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self._codes: dict[str, int] = {}
 
-    def code(self, text: object) -> int:
-        """Return the place of a text in `strings`; -1 for None."""
-        if text is None:
-            return -1
-        return self._codes.setdefault(_bounded(str(text)), len(self._codes))
-
-    def strings(self) -> list[str]:
-        """Return all texts; the code of each is its place."""
-        return list(self._codes)
+def _code(texts: Texts, text: object) -> int:
+    """Return the place of a text, which is kept when it is first met; -1 for None."""
+    return -1 if text is None else texts.setdefault(_bounded(str(text)), len(texts))
 
 
 def packed_table(table: Table, records: Sequence[Any], total: int, texts: Texts) -> Packed:
@@ -237,7 +224,7 @@ def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
     if column.kind != "tuple" and _all_same(values):
         return _const(values[0] if values else None)
     pack: Mapping[str, Callable[[list[Any]], Packed]] = {
-        "str": lambda found: {"enc": "text", "codes": _ints([texts.code(value) for value in found])},
+        "str": lambda found: {"enc": "text", "codes": _ints([_code(texts, value) for value in found])},
         "int": lambda found: {"enc": "ints", "values": _ints(found)},
         "float": lambda found: {"enc": "floats", "values": [None if value is None else json_float(value) for value in found]},
         "bool": lambda found: {"enc": "bools", "values": [None if value is None else int(value) for value in found]},
@@ -275,7 +262,7 @@ def _lists(values: list[Any], texts: Texts) -> Packed:
     packed: Packed = {
         "enc": "lists",
         "text": text,
-        "items": _ints([texts.code(item) for item in items])
+        "items": _ints([_code(texts, item) for item in items])
         if text
         else [_bounded(item) if isinstance(item, str) else item for item in items],
         "lengths": [-1 if value is None else len(value) for value in stored],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.identity import file_name
@@ -102,7 +103,10 @@ def redacted_capture(capture: Capture) -> Capture:
     """
     tables = ("graphs", "breaks", "recompiles", "nodes", "fallbacks", "kernels", "numerics", "findings")
     names = _short_names(dict.fromkeys(record.file for table in tables for record in getattr(capture, table) if record.file))
-    scrub = _scrubber(names, _sources(capture), _known(capture))
+    lines = {record.source.strip() for table in ("breaks", "nodes", "fallbacks") for record in getattr(capture, table) if record.source}
+    # The longest first, so that one inside another does not leave its rest.
+    sources = sorted((text for text in lines if len(text) >= _MIN_SOURCE), key=lambda text: (-len(text), text))
+    scrub = _scrubber(names, sources, _known(capture))
     redacted: dict[str, Any] = {
         name: tuple(_redacted(record, table, names, scrub) for record in getattr(capture, name)) for name, table in TABLES.items()
     }
@@ -142,12 +146,6 @@ def _without_secrets(key: str, text: str) -> str:
     return _PROVIDER_OPTION.sub(rf"\g<key>: {GONE}", text) if key.startswith("option_") else text
 
 
-def _sources(capture: Capture) -> list[str]:
-    """List the recorded source lines, the longest first, so that one inside another does not leave its rest."""
-    found = {record.source.strip() for table in ("breaks", "nodes", "fallbacks") for record in getattr(capture, table) if record.source}
-    return sorted((text for text in found if len(text) >= _MIN_SOURCE), key=lambda text: (-len(text), text))
-
-
 def _short_names(files: Iterable[str]) -> dict[str, str]:
     """Map paths to file names; two paths of one name get a digest, which does not depend on the order of rows."""
     paths = grouped((file_name(file), file) for file in files)
@@ -160,28 +158,17 @@ def _short_names(files: Iterable[str]) -> dict[str, str]:
 
 def _scrubber(names: Mapping[str, str], sources: list[str], known_names: frozenset[str]) -> Callable[[str], str]:
     longest_first = sorted(names, key=lambda path: (-len(path), path))
-    known: dict[str, str] = {}
-
-    def scrub(text: str) -> str:
-        if text not in known:
-            known[text] = erased(_scrubbed(text, longest_first, names, sources), known_names)
-        return known[text]
-
-    return scrub
+    return cache(lambda text: erased(_scrubbed(text, longest_first, names, sources), known_names))
 
 
 def _scrubbed(text: str, paths: list[str], names: Mapping[str, str], sources: list[str]) -> str:
-    plain = _QUOTED.sub(rf"\g<head>    {GONE}", _without_comment(text))
+    # Dynamo writes the source line behind a guard, with the place cut off at the front.
+    plain = _QUOTED.sub(rf"\g<head>    {GONE}", "\n".join(line.partition("  #")[0].rstrip() for line in text.split("\n")))
     for source in sources:
         plain = plain.replace(source, GONE)
     for path in paths:
         plain = plain.replace(path, names[path])
     return _PATH.sub(lambda match: match["name"] or GONE, plain)
-
-
-def _without_comment(text: str) -> str:
-    """Drop the source line that Dynamo writes behind a guard, with the place cut off at the front."""
-    return "\n".join(line.partition("  #")[0].rstrip() for line in text.split("\n"))
 
 
 _KEPT = frozenset(

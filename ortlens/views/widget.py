@@ -65,9 +65,9 @@ def hold_code(user: object) -> SharedBlob:
 
 def hold_capture(capture: Capture, user: object, hints: Hints = SAVED) -> SharedBlob:
     """Hold a packed capture for a user of it until `release`; equal snapshots are packed and sent once."""
-    twin = next(
-        (held for held in _HELD.values() if held.capture is not None and held.hints == hints and _same(held.capture, capture)), None
-    )
+    snapshot = replace(capture, created="")  # those of a lens that saw nothing new differ in their time alone
+    packed = ((held, held.capture) for held in _HELD.values() if held.capture is not None and held.hints == hints)
+    twin = next((held for held, known in packed if known is capture or replace(known, created="") == snapshot), None)
     return _hold(twin.content if twin else payload_bytes(capture, hints=hints), user, capture, hints)
 
 
@@ -100,11 +100,6 @@ def code() -> bytes:
 def loader() -> str:
     """Return the JavaScript module that every output carries, which finds the code and runs it."""
     return static("explorer.loader.js")
-
-
-def _same(one: Capture, other: Capture) -> bool:
-    """Tell whether snapshots differ in their time alone, as those of a lens that saw nothing new do."""
-    return one is other or replace(one, created="") == replace(other, created="")
 
 
 class SelectionError(UsageError, traitlets.TraitError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from os.path import commonprefix
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -213,14 +214,8 @@ def _columns(side: str, band: Band | None) -> dict[str, Any]:
 
 def _modules(capture: Capture) -> dict[str, str]:
     """Find the module path that the operators of each partition share."""
-    shared: dict[str, list[str]] = {}
-    for node in capture.nodes:
-        if node.partition_id is not None and node.module:
-            path = node.module.split(".")
-            known = shared.setdefault(node.partition_id, path)
-            same = [ours == theirs for ours, theirs in zip(known, path, strict=False)]
-            shared[node.partition_id] = known[: same.index(False) if False in same else len(same)]
-    return {partition: ".".join(path) for partition, path in shared.items() if path}
+    named = ((node.partition_id, node.module.split(".")) for node in capture.nodes if node.partition_id is not None and node.module)
+    return {partition: ".".join(shared) for partition, paths in grouped(named).items() if (shared := commonprefix(paths))}  # noqa: RUF071 - of lists, item by item
 
 
 _LONG_NS = 4_000_000  # about a time slice of Linux's scheduler

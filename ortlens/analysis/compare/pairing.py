@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import grouped, nodes_by_graph
+from ortlens.analysis.index import grouped, nodes_by_graph, sessions_by_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from ortlens.trace.records import Capture, Graph, Node, Session
+    from ortlens.trace.records import Capture, Graph, Node
 
 Match: TypeAlias = Literal["exact", "structure", "module", "renamed"]
 
@@ -159,7 +159,7 @@ def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) ->
     """Pair the sessions of paired partitions: those for equal inputs, the others in their order."""
     pairs: dict[str, str] = {}
     for first, second in partitions.items():
-        left, right = _of(before.sessions, first), _of(after.sessions, second)
+        left, right = sessions_by_partition(before).get(first, []), list(sessions_by_partition(after).get(second, ()))
         for same_inputs in (True, False):
             for session in left:
                 fit = (other for other in right if not same_inputs or other.input_signature == session.input_signature)
@@ -168,7 +168,3 @@ def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) ->
                     pairs[session.session_id] = match.session_id
                     right.remove(match)
     return pairs
-
-
-def _of(sessions: Iterable[Session], partition_id: str) -> list[Session]:
-    return [session for session in sessions if session.partition_id == partition_id]

@@ -267,12 +267,8 @@ def worded(advice: Advice | None) -> dict[str, Any]:
 
 def remedy(first: str, more: str = "", /, **options: object) -> dict[str, Any]:
     """Return the fields of a finding that say what to do: in one sentence, in further ones, and as options of the backend."""
-    settings = option_lines(**options)
-    return (
-        {"mitigation": f"{first} {more}", "todo": first.rstrip("."), "settings": settings}
-        if more
-        else {"mitigation": first, "settings": settings}
-    )
+    said = {"mitigation": f"{first} {more}", "todo": first.rstrip(".")} if more else {"mitigation": first}
+    return {**said, "settings": option_lines(**options)}
 
 
 def option_lines(**options: object) -> tuple[str, ...]:

@@ -90,9 +90,9 @@ class ProblemRule:
     looks_for: str  # what it looks for, in one sentence
     fires: str  # from where on it reports, and why from there
     hazard: str  # why it matters
-    probed: str  # what `lens.probe()` measures about it; empty when its gain is estimated or unknown
-    kind: Kind
     check: Callable[[Capture], Iterator[Problem]]  # yields what it finds in a capture; pure
+    probed: str = ""  # what `lens.probe()` measures about it; empty when its gain is estimated or unknown
+    kind: Kind = "rule"
 
     def problem(self, *at: Placed | None, severity: Severity = "warning", **known: Any) -> Problem:  # noqa: ANN401 - fields of a problem
         """Make a problem of this rule, at the first of some things that has a user line."""
@@ -101,11 +101,9 @@ class ProblemRule:
         return Problem(**{"kind": self.kind, "rule": self.name, "hazard": self.hazard, "severity": severity, **where, **known})
 
 
-def rule(  # noqa: PLR0913 - the fields of a rule
-    *, name: str, looks_for: str, fires: str, hazard: str, probed: str = "", kind: Kind = "rule"
-) -> Callable[[Callable[[Capture], Iterator[Problem]]], ProblemRule]:
-    """Decorate a function of a capture to make it a `Rule` with these fields."""
-    return lambda check: ProblemRule(name=name, looks_for=looks_for, fires=fires, hazard=hazard, probed=probed, kind=kind, check=check)
+def rule(**about: Any) -> Callable[[Callable[[Capture], Iterator[Problem]]], ProblemRule]:  # noqa: ANN401 - fields of a rule
+    """Decorate a function of a capture to make it a `ProblemRule` with these fields."""
+    return lambda check: ProblemRule(check=check, **about)
 
 
 @dataclass(frozen=True, slots=True)

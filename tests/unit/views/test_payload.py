@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ortlens.trace import records as r
 from ortlens.trace.schema import TABLES
 from ortlens.views import payload as payload_module
-from ortlens.views.payload import Texts, packed_column, payload_bytes, payload_from_capture
+from ortlens.views.payload import packed_column, payload_bytes, payload_from_capture
 from ortlens.views.redaction import redacted_capture
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, captured, hostile
@@ -99,22 +99,22 @@ _TABLES_OF = {"str": "breaks", "int": "breaks", "float": "numerics", "bool": "nu
 def test_any_column_survives_the_way_through_json(kind: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(_VALUES[kind], max_size=12))
     column = next(item for item in TABLES[_TABLES_OF[kind]].columns if item.name == _COLUMNS[kind])
-    texts = Texts()
+    texts: dict[str, int] = {}
     packed = json.loads(json.dumps(packed_column(column, values, texts), allow_nan=False)) | {"kind": column.kind}
-    strings = json.loads(json.dumps(texts.strings()))
+    strings = json.loads(json.dumps(list(texts)))
     assert all(map(_same, unpacked(packed, len(values), strings, {}), values))
 
 
 def test_numbers_and_texts_are_packed_as_what_they_are() -> None:
     numpy = pytest.importorskip("numpy")
     (error,) = (item for item in TABLES["numerics"].columns if item.name == "max_abs")
-    assert packed_column(error, [numpy.float32(0.5), None], Texts())["values"] == [0.5, None]
+    assert packed_column(error, [numpy.float32(0.5), None], {})["values"] == [0.5, None]
     count = next(column for column in TABLES["graphs"].columns if column.kind == "int")
-    assert packed_column(count, [1, True], Texts())["enc"] != "const"
-    assert packed_column(count, [1, 1], Texts())["enc"] == "const"
-    texts = Texts()
-    texts.code("x" * 1_000_000)
-    (kept,) = texts.strings()
+    assert packed_column(count, [1, True], {})["enc"] != "const"
+    assert packed_column(count, [1, 1], {})["enc"] == "const"
+    texts: dict[str, int] = {}
+    packed_column(next(column for column in TABLES["graphs"].columns if column.kind == "str"), ["", "x" * 1_000_000], texts)
+    _, kept = texts
     assert len(kept) < 11_000
     assert kept.endswith("(1,000,000 characters)")
 
