@@ -23,6 +23,7 @@ from torch import nn
 import ortlens
 from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.errors import OrtLensError, SessionError, UsageError
+from tests.onnx_models import onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,11 +111,10 @@ NORM = nn.BatchNorm1d(4)
 def test_a_module_in_training_mode_is_not_called_right_and_stays(layers: tuple[nn.Module, ...], right: object) -> None:
     """A mask that differs from itself has no verdict; statistics of the batch, which are the same each time, are another result."""
     module, x = nn.Sequential(*layers).train(), torch.randn(3, 4)
-    weights = [numpy_helper.from_array(np.full(4, value, np.float32), name) for name, value in (("w", 1), ("b", 0), ("m", 0), ("v", 1))]
-    values = [helper.make_tensor_value_info(name, T.FLOAT, [3, 4]) for name in "xy"]
-    node = helper.make_node("BatchNormalization", ["x", "w", "b", "m", "v"], ["y"])
-    graph = helper.make_graph([node], "norm", values[:1], values[1:], weights)
-    lens = ortlens.explain(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), calls=1)(x)
+    weights = {name: np.full(4, value, np.float32) for name, value in (("w", 1), ("b", 0), ("m", 0), ("v", 1))}
+    before, after = ([(name, T.FLOAT, [3, 4])] for name in "xy")
+    model = onnx_model([helper.make_node("BatchNormalization", ["x", *weights], ["y"])], before, after, weights)
+    lens = ortlens.explain(model, calls=1)(x)
     NORM.reset_running_stats()
     state, random = {name: value.clone() for name, value in module.state_dict().items()}, torch.get_rng_state()
     rows = lens.verify(module)
@@ -129,9 +129,8 @@ def test_a_module_in_training_mode_is_not_called_right_and_stays(layers: tuple[n
 
 def cast_to(*elements: str) -> onnx.ModelProto:
     kinds = {element.lower(): getattr(T, element) for element in elements}
-    x, *outputs = (helper.make_tensor_value_info(name, kind, [2, 4]) for name, kind in (("x", T.FLOAT), *kinds.items()))
-    graph = helper.make_graph([helper.make_node("Cast", ["x"], [name], to=kind) for name, kind in kinds.items()], "cast", [x], outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    nodes = [helper.make_node("Cast", ["x"], [name], to=kind) for name, kind in kinds.items()]
+    return onnx_model(nodes, [("x", T.FLOAT, [2, 4])], [(name, kind, [2, 4]) for name, kind in kinds.items()], opset=21)
 
 
 ELEMENTS = (
@@ -154,9 +153,8 @@ def test_every_element_type_of_pytorch_is_compared_and_others_have_no_verdict() 
 
 def test_tensors_of_a_sequence_are_compared_one_by_one() -> None:
     of = helper.make_sequence_type_proto(helper.make_tensor_type_proto(T.FLOAT, [2]))
-    x, y = (helper.make_value_info(name, of) for name in ("x", "y"))
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x, y = ([helper.make_value_info(name, of)] for name in "xy")
+    model = onnx_model([helper.make_node("Identity", ["x"], ["y"])], x, y, opset=21)
     rows = ortlens.explain(model, calls=1)([np.ones(2, np.float32)] * 2).verify(lambda x: [x[0], x[1] + 1])
     assert dict(zip(rows.node, rows.ok, strict=True)) == {"y[0]": True, "y[1]": False}
 
@@ -198,14 +196,8 @@ def test_models_of_onnx_itself(name: str) -> None:
 
 def product() -> onnx.ModelProto:
     weight = np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")],
-        "product",
-        [helper.make_tensor_value_info("x", T.FLOAT, ["rows", 32])],
-        [helper.make_tensor_value_info("y", T.FLOAT, ["rows", 16])],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")]
+    return onnx_model(nodes, [("x", T.FLOAT, ["rows", 32])], [("y", T.FLOAT, ["rows", 16])], {"w": weight})
 
 
 def _dynamic(source: Path, target: Path) -> None:
@@ -232,15 +224,10 @@ def test_quantised_models(quantize: Callable[[Path, Path], None], tmp_path: Path
 
 
 def test_an_old_model_whose_initializers_are_inputs() -> None:
-    weight = np.ones((4, 2), np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w", "b"], ["g"]), helper.make_node("Dropout", ["g"], ["y"])],
-        "old",
-        [helper.make_tensor_value_info(*each) for each in (("x", T.FLOAT, [1, 4]), ("w", T.FLOAT, [4, 2]), ("b", T.FLOAT, [2]))],
-        [helper.make_tensor_value_info("y", T.FLOAT, [1, 2])],
-        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.zeros(2, np.float32), "b")],
-    )
-    lens = ortlens.explain(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=3), calls=1)()
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["g"]), helper.make_node("Dropout", ["g"], ["y"])]
+    inputs = [("x", T.FLOAT, [1, 4]), ("w", T.FLOAT, [4, 2]), ("b", T.FLOAT, [2])]
+    constants = {"w": np.ones((4, 2), np.float32), "b": np.zeros(2, np.float32)}
+    lens = ortlens.explain(onnx_model(nodes, inputs, [("y", T.FLOAT, [1, 2])], constants, opset=7, ir_version=3), calls=1)()
     assert lens.models.opset.tolist() == [7]
     assert lens.partitions.input_count.tolist() == [1]
     assert lens.graphs.weights.iloc[0] == ("w", "b")
@@ -265,14 +252,8 @@ def test_a_model_with_the_layout_of_tensorflow() -> None:
         helper.make_node("Relu", ["conv"], ["relu"], name="model/conv/Relu"),
         helper.make_node("Transpose", ["relu"], ["Identity:0"], name="model/conv/Relu__11", perm=[0, 2, 3, 1]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tf2onnx",
-        [helper.make_tensor_value_info("image:0", T.FLOAT, ["unk__12", 16, 16, 3])],
-        [helper.make_tensor_value_info("Identity:0", T.FLOAT, None)],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4, producer_name="tf2onnx")
+    ends = [("image:0", T.FLOAT, ["unk__12", 16, 16, 3])], [("Identity:0", T.FLOAT, None)]
+    model = onnx_model(nodes, *ends, {"w": weight}, opset=9, ir_version=4, producer_name="tf2onnx")
     x = np.ones((2, 16, 16, 3), np.float32)
     lens = ortlens.explain(model, calls=2)({"image:0": x})
     same_as_onnx_runtime(lens, model.SerializeToString(), {"image:0": x})
@@ -356,14 +337,9 @@ def test_a_model_of_more_than_two_gigabytes_is_read_by_its_path(tmp_path: Path) 
     table.external_data.add(key="location", value="table.bin")
     with (tmp_path / "table.bin").open("wb") as file:
         file.truncate(4 * rows * width)  # a sparse file of zeros
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["y"], name="lookup")],
-        "large",
-        [helper.make_tensor_value_info("ids", T.INT64, ["n"])],
-        [helper.make_tensor_value_info("y", T.FLOAT, ["n", width])],
-        [table],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["y"], name="lookup")]
+    model = onnx_model(nodes, [("ids", T.INT64, ["n"])], [("y", T.FLOAT, ["n", width])])
+    model.graph.initializer.append(table)
     (tmp_path / "large.onnx").write_bytes(model.SerializeToString())
     lens = ortlens.explain(tmp_path / "large.onnx", calls=2)(np.array([1, rows - 1]))
     assert lens.models.initializer_bytes.tolist() == [4 * rows * width]

@@ -12,10 +12,11 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto as T
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import ortlens
 from ortlens.errors import UsageError
+from tests.onnx_models import onnx_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,14 +25,8 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def model() -> onnx.ModelProto:
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")],
-        "product",
-        [helper.make_tensor_value_info("x", T.FLOAT, ["rows", 4])],
-        [helper.make_tensor_value_info("y", T.FLOAT, ["rows", 3])],
-        [numpy_helper.from_array(np.ones((4, 3), np.float32), "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")]
+    return onnx_model(nodes, [("x", T.FLOAT, ["rows", 4])], [("y", T.FLOAT, ["rows", 3])], {"w": np.ones((4, 3), np.float32)})
 
 
 @pytest.fixture
