@@ -31,6 +31,12 @@ def onnx_model(  # noqa: PLR0913 - what a model is made of
     return helper.make_model(graph, opset_imports=imports, ir_version=ir_version, **more)
 
 
+def product(depth: int = 32, width: int = 16) -> onnx.ModelProto:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")]
+    x, y = [("x", TensorProto.FLOAT, ["rows", depth])], [("y", TensorProto.FLOAT, ["rows", width])]
+    return onnx_model(nodes, x, y, {"w": np.ones((depth, width), np.float32)})
+
+
 def weights(name: str, count: int) -> TensorProto:
     return helper.make_tensor(name, TensorProto.FLOAT, [count], bytes(4 * count), raw=True)
 

@@ -112,8 +112,7 @@ class _Search:
         computed = [name for node in self._model.graph.node if node.op_type != "Constant" for name in node.output if name]
         there = {name for node in self._models[1].graph.node for name in node.output}
         self._names = [name for name in computed if name in there]
-        self._outer = {name for node in self._model.graph.node for name in node.output} | {value.name for value in self._model.graph.input}
-        self._outer -= {tensor.name for tensor in self._model.graph.initializer}  # which a cut has as they are
+        self._constants = {tensor.name for tensor in self._model.graph.initializer}  # which a cut has as they are
         self._known: dict[str, Any] = read_values(self._feeds[0])  # values of the base so far
         self._count = 0
         self.other_bits_from: str | None = None
@@ -171,7 +170,7 @@ class _Search:
     def cut_at(self, node: onnx.NodeProto, value: str) -> SmallestModel | None:
         """Find the fewest steps back from a node that still differ on the base's values, and write that part of the model."""
         for nodes in _grown(self._model.graph.node, node):
-            inputs = _read_by(nodes) & self._outer
+            inputs = _read_by(nodes) - self._constants
             if missing := sorted(inputs - self._known.keys()):
                 self._with_outputs(missing, keep=True)
             if not inputs <= self._known.keys():
@@ -208,22 +207,19 @@ def _grown(nodes: Sequence[onnx.NodeProto], last: onnx.NodeProto) -> Iterator[li
     places = {place for place, node in enumerate(nodes) if node is last or node == last}
     steps = 0
     while True:
-        before = {makers[name] for place in places for name in _reads(nodes[place]) if name in makers}
-        if before <= places or steps in _STEPS:
-            yield [nodes[place] for place in sorted(places)]
-        if before <= places:
+        chosen = [nodes[place] for place in sorted(places)]
+        before = {makers[name] for name in _read_by(chosen) if name in makers}
+        if not before or steps in _STEPS:
+            yield chosen
+        if not before:
             return
         places |= before
         steps += 1
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
-    return {name for name in (*node.input, *captured(node)) if name}
-
-
 def _read_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
     made = {name for node in nodes for name in node.output}
-    return {name for node in nodes for name in _reads(node)} - made
+    return {name for node in nodes for name in (*node.input, *captured(node)) if name} - made
 
 
 def _part(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], feed: Mapping[str, Any], output: str) -> onnx.ModelProto:

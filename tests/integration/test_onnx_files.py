@@ -23,7 +23,7 @@ from torch import nn
 import ortlens
 from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.errors import OrtLensError, SessionError, UsageError
-from tests.onnx_models import onnx_model
+from tests.onnx_models import onnx_model, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -194,23 +194,13 @@ def test_models_of_onnx_itself(name: str) -> None:
     assert lens.summary()
 
 
-def product() -> onnx.ModelProto:
-    weight = np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")]
-    return onnx_model(nodes, [("x", T.FLOAT, ["rows", 32])], [("y", T.FLOAT, ["rows", 16])], {"w": weight})
-
-
-def _dynamic(source: Path, target: Path) -> None:
-    quantization.quantize_dynamic(source, target)
-
-
 def _static(source: Path, target: Path) -> None:
     samples = iter([{"x": np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)}])
     reader = SimpleNamespace(get_next=lambda: next(samples, None))
     quantization.quantize_static(source, target, reader, quant_format=quantization.QuantFormat.QDQ)
 
 
-@pytest.mark.parametrize("quantize", [_dynamic, _static])
+@pytest.mark.parametrize("quantize", [quantization.quantize_dynamic, _static])
 def test_quantised_models(quantize: Callable[[Path, Path], None], tmp_path: Path) -> None:
     source, target = tmp_path / "product.onnx", tmp_path / "quantised.onnx"
     onnx.save(product(), source)
@@ -346,3 +336,22 @@ def test_a_model_of_more_than_two_gigabytes_is_read_by_its_path(tmp_path: Path) 
     lens.profile(repeat=1)
     assert lens.kernels.node.tolist() == ["lookup"]
     assert lens.save(tmp_path / "large.ortlens").stat().st_size < 100_000
+
+
+def chosen(x: torch.Tensor) -> torch.Tensor:
+    """Find the place of the largest element, from sums that float32 cannot tell apart."""
+    return ((x + 2.0**25) - 2.0**25).argmax().reshape(1) + 1
+
+
+def test_a_choice_that_float64_makes_as_the_model_does_is_right() -> None:
+    nodes = [helper.make_node("ArgMax", ["x"], ["place"], axis=0), helper.make_node("Add", ["place", "one"], ["y"])]
+    model = onnx_model(nodes, [("x", T.FLOAT, [3])], [("y", T.INT64, [1])], {"one": np.ones(1, np.int64)})
+    lens = ortlens.explain(model, calls=1)(np.array([1.0, 1.5, 0.5], np.float32))
+    assert lens.verify(chosen).ok.tolist() == [True], "PyTorch takes the first, which is not the largest"
+    assert lens.verify(lambda x: chosen(x) + 9).ok.tolist() == [False]
+
+
+def test_a_model_that_differs_from_itself_has_no_verdict() -> None:
+    lens = ortlens.explain(onnx_model([helper.make_node("RandomUniform", [], ["y"], shape=[4])], [], [("y", T.FLOAT, [4])]), calls=1)()
+    assert lens.verify(lambda: torch.zeros(4)).note.tolist() == ["no verdict: the model's own results differ between two runs"]
+    assert lens.findings.empty

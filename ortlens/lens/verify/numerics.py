@@ -22,6 +22,7 @@ from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.compare_values import ValueVerdict
+from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -56,15 +57,8 @@ class Verification:
     _findings: dict[str, r.Finding] = field(default_factory=dict)  # about calls, by target
     _calls: list[ValueVerdict] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Begin without results."""
-        self._partitions = self._checks(per_op=self.per_op)
-
     def _checks(self, *, per_op: bool, most: int | None = MAX_CALLS) -> CheckedPartitions:
-        def step(values: int) -> None:
-            self._step(values)
-
-        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, step, self.budget, per_op=per_op, most=most)
+        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, self._step, self.budget, per_op=per_op, most=most)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Call the targets that take these arguments, check, and replace earlier rows; what a single target raises is raised."""
@@ -72,10 +66,11 @@ class Verification:
         several = len(targets) + len(others) > 1
         logs = set(self.recorder.logs()[0])
         known = {graph.graph_id for graph in self.recorder.records(r.Graph)}
-        values = sum(len(partition.part.nodes) for partition in self._partitions.sessions())
+        values = sum(len(partition.part.nodes) for graph in self.targets.graphs() for partition in graph.partitions())
         with contextlib.ExitStack() as after:
             after.enter_context(uncounted_eager(self.recorder))
             self._step = after.enter_context(progress("verifying", values, "value"))
+            self._partitions = self._checks(per_op=self.per_op)
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""
                 if place and self.budget.is_over():
@@ -163,10 +158,10 @@ class Verification:
         """Give the call no verdict where the numbers inside have none, because each is right for its inputs."""
         first = next(self._partitions.wrong(), None)
         if check.cause == "inside" and first is None and self._partitions.saw_everything:
-            reason = self._partitions.open_reason or "the function amplifies rounding differences"
+            evidence = CallEvidence(amplifies=self._partitions.open_reason or "the function amplifies rounding differences")
             for verdict in check.wrong():
                 verdict.restate("")
-                verdict.leave_open(f"every value is right for its inputs, and {reason}")
+                excuse(verdict, evidence, OF_CALLS)
         if wrong := check.wrong():
             row = None if first is None else first[1].row(first[0].partition_id or "")
             self._findings[prefix] = finding_of_call(wrong, check.cause, row, prefix)

@@ -17,6 +17,7 @@ from ortlens.lens.verify.excuses import (
     CARRIED_ON,
     LEAVES_UNWRITTEN,
     NONFINITE,
+    OF_NODES,
     TIES,
     UNINITIALISED,
     NonfiniteOrigin,
@@ -64,14 +65,15 @@ class PartitionCheck:
         (returned,) = (node.all_input_nodes for node in module.graph.find_nodes(op="output"))
         inner = InnerValues(self.partition, self.args, self.whole)
         left = {node: place for place, node in enumerate(module.graph.nodes) if node.op == "call_function"}
-        for step in steps(module, self.args, inner.take):
+        for made in steps(module, self.args, inner.take):
             if self.budget.is_over():
                 break
+            step = made._replace(origins=self.origins)
             step_done(1)
             del left[step.node]
             if step.node.target in LEAVES_UNWRITTEN or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
-            elif (origin := origin_of(step, self.origins)) is not None:
+            elif (origin := origin_of(step)) is not None:
                 self.origins.append(origin)
             if is_single(step.node.meta.get("val")):
                 verdict = self._value(step, inner)
@@ -118,7 +120,7 @@ class PartitionCheck:
         is_wrong = is_at_fault(verdict, step)
         if not is_wrong and verdict.ok is not False:
             return
-        found = None if is_wrong or verdict.is_strict else excuse(verdict, step, self.origins)
+        found = None if is_wrong or verdict.is_strict else excuse(verdict, step, OF_NODES)
         if found is None:
             self.suspects = self.suspects or [(verdict, step)]
         elif found is TIES:
@@ -137,7 +139,7 @@ class PartitionCheck:
         if is_at_fault(verdict, returned, knows_inputs=False) or (verdict.ok is False and verdict.is_strict):
             if known.ok:
                 self.suspects.append((verdict, step))
-        elif verdict.ok is not False or excuse(verdict, returned, self.origins, rows=(NONFINITE,)):
+        elif verdict.ok is not False or excuse(verdict, returned, (NONFINITE,)):
             return
         elif (known.ok is not True or known.is_excused) and verdict.is_close(output, step.ort):
             verdict.ok = known.ok

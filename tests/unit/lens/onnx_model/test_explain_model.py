@@ -248,14 +248,10 @@ def test_the_users_session_options_are_used_and_kept(path: Path) -> None:
 
 def ending_in(element: int) -> onnx.ModelProto:
     """A model of one operator whose output has an element type."""
-    x, y = helper.make_tensor_value_info("x", T.FLOAT, [4]), helper.make_tensor_value_info("y", element, [4])
-    made = [helper.make_node("Cast", ["x"], ["y"], to=element)]
-    constants = []
+    node = helper.make_node("Cast", ["x"], ["y"], to=element)
     if element != T.BFLOAT16:
-        made = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"])]
-        constants = [helper.make_tensor("scale", T.FLOAT, [], [0.5]), helper.make_tensor("zero", element, [], [0])]
-    graph = helper.make_graph(made, "ending", [x], [y], initializer=constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        node = helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], output_dtype=element)
+    return onnx_model([node], [("x", T.FLOAT, [4])], [("y", element, [4])], {"scale": np.float32(0.5)}, opset=21)
 
 
 @pytest.mark.parametrize("element", [T.BFLOAT16, T.INT4])
