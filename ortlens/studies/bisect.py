@@ -29,7 +29,6 @@ from ortlens.studies.bisect_run import Settings
 from ortlens.studies.engine import ProcessSide, measured
 from ortlens.studies.environments import HERE, Environment, install, place_of
 from ortlens.studies.first_difference import KINDS, Difference, Kind, SmallestModel, Traced, trace, worst
-from ortlens.studies.programs import program_of
 from ortlens.trace.records import SideResult, column, optional
 
 if TYPE_CHECKING:
@@ -296,7 +295,7 @@ def _side(environment: Environment, settings: Settings, maker: Environment | Non
 
 def _make_program(side: _SettingsSide, what: tuple[Any, ...], *, is_base: bool) -> None:
     """Make the models of a side; the base's failure is the user's, that of another a row."""
-    ended = side.ask(program_of, *what, environment=side.maker or HERE)
+    ended = side.ask(bisect_run.program_of, *what, environment=side.maker or HERE)
     if ended.status == "ok":
         side.program = ended.value
         side.versions = {**ended.value["versions"], **side.versions}

@@ -13,8 +13,7 @@ import torch
 
 from ortlens.backend.basis.node_provenance import captured, used_nodes, with_outputs
 from ortlens.lens.verify.compare_values import Tolerances, compare
-from ortlens.studies.bisect_run import read_values, write_values
-from ortlens.studies.programs import save
+from ortlens.studies.bisect_run import read_values, save, write_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

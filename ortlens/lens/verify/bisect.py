@@ -13,8 +13,8 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import provenance
 from ortlens.lens.observing.optimizers import LEVELS, OPTIMIZERS, narrowed
 from ortlens.lens.verify.compare_values import ValueVerdict, dtype_name, judge
-from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.verify.partition_check import InnerValues, session_with
 from ortlens.trace import records as r
 from ortlens.units import counted, distance
 

@@ -20,7 +20,7 @@ from ortlens.backend.observed import uncounted_eager
 from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState
-from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
+from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions, entered
 from ortlens.lens.verify.compare_values import ValueVerdict
 from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.lockstep import NodeRaised, steps
@@ -29,9 +29,9 @@ from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.backend.observed import ObservedGraph, ObservedPartition
+    from ortlens.backend.observed import ObservedPartition
     from ortlens.lens.observing.compilations import CompiledTargets, Target
     from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.call_state import Outcome
@@ -133,7 +133,8 @@ class Verification:
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
-                check.trace(self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self.targets.graphs()))
+                lowered = entered(graph.in_torch() for graph in self.targets.graphs() if graph.is_prepared)
+                check.trace(self._partitions.watched(with_pytorchs_numbers), lowered)
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
                 self._look_inside(check)
@@ -222,13 +223,3 @@ def with_pytorchs_numbers(partition: ObservedPartition, args: Sequence[Any], out
 def _overwritten(output: Any, value: Any) -> Any:
     both = isinstance(output, torch.Tensor) and isinstance(value, torch.Tensor)
     return output.copy_(value) if both and output.shape == value.shape and output.dtype is value.dtype else value
-
-
-@contextlib.contextmanager
-def lowered_by_pytorch(graphs: Iterable[ObservedGraph]) -> Iterator[None]:
-    """Let PyTorch run whole graphs as they were lowered; those that have not run yet stay as they are."""
-    with contextlib.ExitStack() as stack:
-        for graph in graphs:
-            if graph.is_prepared:
-                stack.enter_context(graph.in_torch())
-        yield
