@@ -28,7 +28,7 @@ from ortlens.studies import bisect_run
 from ortlens.studies.bisect_run import Settings
 from ortlens.studies.engine import ProcessSide, measured
 from ortlens.studies.environments import HERE, Environment, install, place_of
-from ortlens.studies.first_difference import KINDS, Difference, Kind, SmallestModel, Traced, trace, worst
+from ortlens.studies.first_difference import KINDS, Difference, Kind, Search, SmallestModel, Traced, worst
 from ortlens.trace.records import SideResult, column, optional
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def _compared(base: _SettingsSide, side: _SettingsSide, cut_severity: int) -> tu
 
 def _traced(base: _SettingsSide, side: _SettingsSide, kind: Kind, *, wants_cut: bool = False) -> Traced | None:
     parts = zip(base.program["parts"], side.program["parts"], strict=False)
-    found = (trace(ours, others, partial(_both, base, side), kind, side.folder, wants_cut=wants_cut) for ours, others in parts)
+    found = (Search(ours, others, partial(_both, base, side), kind, side.folder).trace(wants_cut=wants_cut) for ours, others in parts)
     return next((each for each in found if each is not None), None)
 
 

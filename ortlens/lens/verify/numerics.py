@@ -180,9 +180,8 @@ class Verification:
         if first is not None:
             rows[first] = replace(rows[first], first_divergence=True)
         self.recorder.replace_all(r.Numeric, rows)
-        others = [finding for finding in self.recorder.records(r.Finding) if finding.rule not in RULES]
         found = [*self._partitions.findings.values(), *self._findings.values()]
-        self.recorder.replace_all(r.Finding, [*others, *sorted(found, key=lambda finding: RULES.index(finding.rule))])
+        self.recorder.replace_findings(RULES, sorted(found, key=lambda finding: RULES.index(finding.rule)))
 
     def _calls_left(self, known: Checked) -> str:
         """Say which calls of a partition were not compared, if others were."""
