@@ -28,8 +28,7 @@ from ortlens.studies import bisect_run
 from ortlens.studies.bisect_run import Settings
 from ortlens.studies.engine import ProcessSide, measured
 from ortlens.studies.environments import HERE, Environment, install, place_of
-from ortlens.studies.first_difference import KINDS, Difference, Kind, Pair, SmallestModel, Traced, trace, worst
-from ortlens.studies.programs import program_of
+from ortlens.studies.first_difference import KINDS, Difference, Kind, Search, SmallestModel, Traced, worst
 from ortlens.trace.records import SideResult, column, optional
 
 if TYPE_CHECKING:
@@ -296,7 +295,7 @@ def _side(environment: Environment, settings: Settings, maker: Environment | Non
 
 def _make_program(side: _SettingsSide, what: tuple[Any, ...], *, is_base: bool) -> None:
     """Make the models of a side; the base's failure is the user's, that of another a row."""
-    ended = side.ask(program_of, *what, environment=side.maker or HERE)
+    ended = side.ask(bisect_run.program_of, *what, environment=side.maker or HERE)
     if ended.status == "ok":
         side.program = ended.value
         side.versions = {**ended.value["versions"], **side.versions}
@@ -315,7 +314,7 @@ def _compared(base: _SettingsSide, side: _SettingsSide, cut_severity: int) -> tu
     if side.runs:
         own, theirs = side.answer["values"], base.answer["values"]
         if (unsteady := worst([(each["first"], each["last"]) for each in own])) is not None:
-            traced = _traced(side, side, partial(_twice, side), unsteady.kind)
+            traced = _traced(side, side, unsteady.kind)
             side.found |= {"unsteady": unsteady, "unsteady_first": None if traced is None else traced.first}
         if side is base:
             return None
@@ -329,25 +328,24 @@ def _compared(base: _SettingsSide, side: _SettingsSide, cut_severity: int) -> tu
     elif not side.program or not side.versions or side.status == "refused":
         return None
     wants_cut = side.program is base.program and 1 + KINDS.index(kind) > cut_severity
-    found = _traced(base, side, partial(_both, base, side), kind, wants_cut=wants_cut)
+    found = _traced(base, side, kind, wants_cut=wants_cut)
     if found is not None:
         side.found |= {"first": found.first, "other_bits_from": found.other_bits_from}
     return None if found is None or found.cut is None else (found.cut, side)
 
 
-def _traced(base: _SettingsSide, side: _SettingsSide, pair: Pair, kind: Kind, *, wants_cut: bool = False) -> Traced | None:
+def _traced(base: _SettingsSide, side: _SettingsSide, kind: Kind, *, wants_cut: bool = False) -> Traced | None:
     parts = zip(base.program["parts"], side.program["parts"], strict=False)
-    found = (trace(ours, others, pair, kind, side.folder, wants_cut=wants_cut) for ours, others in parts)
+    found = (Search(ours, others, partial(_both, base, side), kind, side.folder).trace(wants_cut=wants_cut) for ours, others in parts)
     return next((each for each in found if each is not None), None)
 
 
 def _both(
     base: _SettingsSide, side: _SettingsSide, ours: tuple[str, str], theirs: tuple[str, str]
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    return _values(base, ours), _values(side, theirs)
-
-
-def _twice(side: _SettingsSide, ours: tuple[str, str], _: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Run a model on two sides. On one against itself, the last of several runs stands for the other."""
+    if side is not base:
+        return _values(base, ours), _values(side, theirs)
     found = _values(side, ours, _UNSTEADY_RUNS)
     return found, {**found, "first": found.get("last", "")}
 

@@ -13,8 +13,7 @@ import torch
 
 from ortlens.backend.basis.node_provenance import captured, used_nodes, with_outputs
 from ortlens.lens.verify.compare_values import Tolerances, compare
-from ortlens.studies.bisect_run import read_values, write_values
-from ortlens.studies.programs import save
+from ortlens.studies.bisect_run import read_values, save, write_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,51 +87,48 @@ def _difference(name: str, base: np.ndarray[Any, Any], other: np.ndarray[Any, An
     return Difference(kind=kind, value=name, max_abs=result.max_abs, max_rel=result.max_rel, note=note)
 
 
-def trace(  # noqa: PLR0913 - what is searched, and how
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], pair: Pair, kind: str, folder: Path, *, wants_cut: bool
-) -> Traced | None:
-    """Find the first value of a part that differs as much as `kind` says; None if none does, as where the difference lies elsewhere."""
-    search = _Search(ours, theirs, pair, kind, folder)
-    found = search.at_the_end() if kind == "fails" else search.among_all() or search.at_the_end()
-    if found is None:
-        return None
-    node = search.maker_of(found.value)
-    first = replace(found, node=node.name, op_type=node.op_type, line=ours["lines"].get(node.name, ""))
-    return Traced(first=first, other_bits_from=search.other_bits_from, cut=search.cut_at(node, found.value) if wants_cut else None)
-
-
-class _Search:
-    """Looks for the first difference in one model."""
+class Search:
+    """Looks for the first value that differs as much as `kind` says, in one model on two sides, whose parts of the program are given."""
 
     def __init__(self, ours: Mapping[str, Any], theirs: Mapping[str, Any], pair: Pair, kind: str, folder: Path) -> None:
+        """Load the models."""
         self._feeds, self._pair, self._kind, self._folder = (ours["feed"], theirs["feed"]), pair, kind, folder
+        self._lines: Mapping[str, str] = ours["lines"]
         same = ours["model"] == theirs["model"]
         self._model = onnx.load(ours["model"])
         self._models = (self._model, self._model if same else onnx.load(theirs["model"]))
         computed = [name for node in self._model.graph.node if node.op_type != "Constant" for name in node.output if name]
         there = {name for node in self._models[1].graph.node for name in node.output}
         self._names = [name for name in computed if name in there]
-        self._outer = {name for node in self._model.graph.node for name in node.output} | {value.name for value in self._model.graph.input}
-        self._outer -= {tensor.name for tensor in self._model.graph.initializer}  # which a cut has as they are
+        self._constants = {tensor.name for tensor in self._model.graph.initializer}  # which a cut has as they are
         self._known: dict[str, Any] = read_values(self._feeds[0])  # values of the base so far
         self._count = 0
-        self.other_bits_from: str | None = None
+        self._other_bits_from: str | None = None
 
-    def maker_of(self, value: str) -> onnx.NodeProto:
+    def trace(self, *, wants_cut: bool) -> Traced | None:
+        """Find the value; None if none differs so, as where the difference lies elsewhere."""
+        found = self._at_the_end() if self._kind == "fails" else self._among_all() or self._at_the_end()
+        if found is None:
+            return None
+        node = self._maker_of(found.value)
+        first = replace(found, node=node.name, op_type=node.op_type, line=self._lines.get(node.name, ""))
+        return Traced(first=first, other_bits_from=self._other_bits_from, cut=self._cut_at(node, found.value) if wants_cut else None)
+
+    def _maker_of(self, value: str) -> onnx.NodeProto:
         node: onnx.NodeProto = next(node for node in self._model.graph.node if value in node.output)
         return node
 
-    def among_all(self) -> Difference | None:
+    def _among_all(self) -> Difference | None:
         """Compare all values of the model, in groups. What fusions change does not show: a returned value is not fused away."""
         for start in range(0, len(self._names), _GROUP):
             found = self._with_outputs(self._names[start : start + _GROUP], keep=True)
-            if found and self.other_bits_from is None:
-                self.other_bits_from = self.maker_of(found[0].value).name
+            if found and self._other_bits_from is None:
+                self._other_bits_from = self._maker_of(found[0].value).name
             if hit := next((each for each in found if self._counts(each)), None):
                 return hit
         return None
 
-    def at_the_end(self) -> Difference | None:
+    def _at_the_end(self) -> Difference | None:
         """Search for the shortest beginning of the model whose last value differs, by halving; None where not even nothing can run."""
         if self._kind == "fails" and self._hit(None) is not None:
             return None
@@ -168,10 +164,10 @@ class _Search:
         self._count += 1
         return save(model, self._folder / f"search{self._count}.onnx")
 
-    def cut_at(self, node: onnx.NodeProto, value: str) -> SmallestModel | None:
+    def _cut_at(self, node: onnx.NodeProto, value: str) -> SmallestModel | None:
         """Find the fewest steps back from a node that still differ on the base's values, and write that part of the model."""
         for nodes in _grown(self._model.graph.node, node):
-            inputs = _read_by(nodes) & self._outer
+            inputs = _read_by(nodes) - self._constants
             if missing := sorted(inputs - self._known.keys()):
                 self._with_outputs(missing, keep=True)
             if not inputs <= self._known.keys():
@@ -208,22 +204,19 @@ def _grown(nodes: Sequence[onnx.NodeProto], last: onnx.NodeProto) -> Iterator[li
     places = {place for place, node in enumerate(nodes) if node is last or node == last}
     steps = 0
     while True:
-        before = {makers[name] for place in places for name in _reads(nodes[place]) if name in makers}
-        if before <= places or steps in _STEPS:
-            yield [nodes[place] for place in sorted(places)]
-        if before <= places:
+        chosen = [nodes[place] for place in sorted(places)]
+        before = {makers[name] for name in _read_by(chosen) if name in makers}
+        if not before or steps in _STEPS:
+            yield chosen
+        if not before:
             return
         places |= before
         steps += 1
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
-    return {name for name in (*node.input, *captured(node)) if name}
-
-
 def _read_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
     made = {name for node in nodes for name in node.output}
-    return {name for node in nodes for name in _reads(node)} - made
+    return {name for node in nodes for name in (*node.input, *captured(node)) if name} - made
 
 
 def _part(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], feed: Mapping[str, Any], output: str) -> onnx.ModelProto:

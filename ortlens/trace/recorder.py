@@ -24,7 +24,7 @@ from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from ortlens.trace.journal import Journal
@@ -207,6 +207,12 @@ class Recorder:
             self._tables[kind] = {self._key(record): record for record in records}
             rows, table = self._tables[kind].values(), _TABLE_OF[kind]
             self._journalled(lambda: {"replace": table.name, "rows": [row_from_record(table, record) for record in rows]})
+
+    def replace_findings(self, rules: Collection[str], findings: Iterable[r.Finding], *, subject: str | None = None) -> None:
+        """Replace the findings of some rules, about one subject or all; the others stay, also what another thread adds meanwhile."""
+        with self._lock:
+            others = [row for row in self.records(r.Finding) if row.rule not in rules or subject not in (None, row.subject)]
+            self.replace_all(r.Finding, [*others, *findings])
 
     def records(self, kind: type[_R]) -> tuple[_R, ...]:
         """Return a snapshot of the records of one kind, in order of arrival."""

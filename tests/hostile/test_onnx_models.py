@@ -19,6 +19,7 @@ import ortlens
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.model_file import read_model, refuse_unsafe
 from tests.hostile.models import judged_model, models, mutated_model
+from tests.onnx_models import onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,10 +32,9 @@ ADD = [helper.make_node("Add", ["x", "w"], ["y"])]
 def model_of(
     nodes: Sequence[onnx.NodeProto], *constants: onnx.TensorProto, shape: Sequence[Any] = (4,), functions: Sequence[onnx.FunctionProto] = ()
 ) -> onnx.ModelProto:
-    x, y = helper.make_tensor_value_info("x", T.FLOAT, shape), helper.make_tensor_value_info("y", T.FLOAT, None)
-    graph = helper.make_graph(list(nodes), "g", [x], [y], list(constants))
-    sets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
-    return helper.make_model(graph, opset_imports=sets, functions=list(functions), ir_version=9)
+    made = onnx_model(nodes, [("x", T.FLOAT, shape)], [("y", T.FLOAT, None)], opset=17, domains=["f"], ir_version=9, functions=functions)
+    made.graph.initializer.extend(constants)
+    return made
 
 
 def outside(location: str, **entries: object) -> onnx.ModelProto:

@@ -18,6 +18,7 @@ from ortlens.studies.bisect import Axes, BisectedSide, Bisection, bisect, growth
 from ortlens.studies.bisect_text import sentences, write_issue
 from ortlens.studies.environments import install, pip_refusal, place_of
 from tests.answers import answered
+from tests.onnx_models import onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,10 +89,9 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     chain = ["Neg", "Tanh", "Sigmoid", "Sqrt", "Exp", "Abs"]
     nodes = [helper.make_node(op, [f"v{place}"], [f"v{place + 1}"], name=f"n_{op}") for place, op in enumerate(chain)]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("v0", f"v{len(chain)}"))
-    made = helper.make_model(helper.make_graph(nodes, "chain", [x], [y]), opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    x, y = ([(name, TensorProto.FLOAT, [2, 3])] for name in ("v0", f"v{len(chain)}"))
     path = tmp_path_factory.mktemp("model") / "chain.onnx"
-    onnx.save(made, path)
+    onnx.save(onnx_model(nodes, x, y), path)
     return str(path)
 
 
@@ -198,10 +198,9 @@ def test_a_module_is_converted_once_and_its_levels_and_partitions_compared(
 
 def test_a_level_whose_rewrites_break_the_model_is_refused_and_the_others_go_on(versions: Path, tmp_path: Path) -> None:
     nodes = [helper.make_node("Identity", ["x"], ["kept"]), helper.make_node("Div", ["one", "x"], ["q"], name="q")]
-    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])] for name in ("x", "y"))
-    one = onnx.numpy_helper.from_array(np.array(1, np.float32), "one")
-    graph = helper.make_graph([*nodes, helper.make_node("Mul", ["kept", "q"], ["y"], name="y")], "g", x, y, [one])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "broken.onnx")
+    nodes.append(helper.make_node("Mul", ["kept", "q"], ["y"], name="y"))
+    x, y = ([(name, TensorProto.FLOAT, [2])] for name in "xy")
+    onnx.save(onnx_model(nodes, x, y, {"one": np.array(1, np.float32)}), tmp_path / "broken.onnx")
     result = bisected(str(tmp_path / "broken.onnx"), versions, tmp_path, levels=["disable", "basic"])
     assert [(row.status, row.verdict) for row in result.rows] == [("ok", "reference"), ("refused", "unmeasured")]
     assert result.rows[1].note.startswith("DivMulFusion, ")

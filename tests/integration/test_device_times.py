@@ -20,6 +20,7 @@ from ortlens.lens.profiling.device_join import DeviceEvent, Launch, Trace
 from ortlens.studies import bench as bench_study
 from ortlens.studies import engine
 from ortlens.trace.records import OUTSIDE
+from tests.onnx_models import onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,11 +90,8 @@ def test_a_profile_joins_what_the_device_did_to_the_nodes_of_onnx_runtime(monkey
 def test_the_lens_of_an_onnx_model_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     read = device_trace.trace_from_events
     monkeypatch.setattr(device_trace, "trace_from_events", lambda events: made_up(read(events)))
-    node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [8]) for name in ("x", "y")]
-    graph = onnx.helper.make_graph([node], "relu", ends[:1], ends[1:])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
-    lens = ortlens.explain(model, calls=1)(x=torch.ones(8).numpy())
+    x, y = ([(name, onnx.TensorProto.FLOAT, [8])] for name in "xy")
+    lens = ortlens.explain(onnx_model([onnx.helper.make_node("Relu", ["x"], ["y"])], x, y), calls=1)(x=torch.ones(8).numpy())
     lens.profile(x=torch.ones(8).numpy(), repeat=2)
     assert {"copy", "late"} <= set(lens.kernels.kernel)
 

@@ -19,6 +19,7 @@ import ortlens
 from ortlens.magic import unload
 from ortlens.trace.recorder import CURRENT
 from ortlens.views.widget import SelectionError
+from tests.onnx_models import onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,13 +241,8 @@ def test_a_terminal_asks_for_lines_until_an_empty_one(shell: Shell) -> None:
 
 
 def test_an_onnx_model_is_run_as_it_is(shell: Shell, tmp_path: Path) -> None:
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"], name="negated")],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "net.onnx")
+    x, y = ([(name, TensorProto.FLOAT, ["rows", 4])] for name in "xy")
+    onnx.save(onnx_model([helper.make_node("Neg", ["x"], ["y"], name="negated")], x, y), tmp_path / "net.onnx")
     assert shell.run("%ortlens --profile -o lens 'net.onnx'") is None
     assert list(shell["lens"].kernels.op_type) == ["Neg"]
     assert "ONNX model" in shell.out

@@ -23,6 +23,7 @@ from torch import nn
 import ortlens
 from ortlens.analysis.answers.verdict import correct_verdict
 from ortlens.errors import OrtLensError, SessionError, UsageError
+from tests.onnx_models import onnx_model, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,11 +111,10 @@ NORM = nn.BatchNorm1d(4)
 def test_a_module_in_training_mode_is_not_called_right_and_stays(layers: tuple[nn.Module, ...], right: object) -> None:
     """A mask that differs from itself has no verdict; statistics of the batch, which are the same each time, are another result."""
     module, x = nn.Sequential(*layers).train(), torch.randn(3, 4)
-    weights = [numpy_helper.from_array(np.full(4, value, np.float32), name) for name, value in (("w", 1), ("b", 0), ("m", 0), ("v", 1))]
-    values = [helper.make_tensor_value_info(name, T.FLOAT, [3, 4]) for name in "xy"]
-    node = helper.make_node("BatchNormalization", ["x", "w", "b", "m", "v"], ["y"])
-    graph = helper.make_graph([node], "norm", values[:1], values[1:], weights)
-    lens = ortlens.explain(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), calls=1)(x)
+    weights = {name: np.full(4, value, np.float32) for name, value in (("w", 1), ("b", 0), ("m", 0), ("v", 1))}
+    before, after = ([(name, T.FLOAT, [3, 4])] for name in "xy")
+    model = onnx_model([helper.make_node("BatchNormalization", ["x", *weights], ["y"])], before, after, weights)
+    lens = ortlens.explain(model, calls=1)(x)
     NORM.reset_running_stats()
     state, random = {name: value.clone() for name, value in module.state_dict().items()}, torch.get_rng_state()
     rows = lens.verify(module)
@@ -129,9 +129,8 @@ def test_a_module_in_training_mode_is_not_called_right_and_stays(layers: tuple[n
 
 def cast_to(*elements: str) -> onnx.ModelProto:
     kinds = {element.lower(): getattr(T, element) for element in elements}
-    x, *outputs = (helper.make_tensor_value_info(name, kind, [2, 4]) for name, kind in (("x", T.FLOAT), *kinds.items()))
-    graph = helper.make_graph([helper.make_node("Cast", ["x"], [name], to=kind) for name, kind in kinds.items()], "cast", [x], outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    nodes = [helper.make_node("Cast", ["x"], [name], to=kind) for name, kind in kinds.items()]
+    return onnx_model(nodes, [("x", T.FLOAT, [2, 4])], [(name, kind, [2, 4]) for name, kind in kinds.items()], opset=21)
 
 
 ELEMENTS = (
@@ -154,9 +153,8 @@ def test_every_element_type_of_pytorch_is_compared_and_others_have_no_verdict() 
 
 def test_tensors_of_a_sequence_are_compared_one_by_one() -> None:
     of = helper.make_sequence_type_proto(helper.make_tensor_type_proto(T.FLOAT, [2]))
-    x, y = (helper.make_value_info(name, of) for name in ("x", "y"))
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x, y = ([helper.make_value_info(name, of)] for name in "xy")
+    model = onnx_model([helper.make_node("Identity", ["x"], ["y"])], x, y, opset=21)
     rows = ortlens.explain(model, calls=1)([np.ones(2, np.float32)] * 2).verify(lambda x: [x[0], x[1] + 1])
     assert dict(zip(rows.node, rows.ok, strict=True)) == {"y[0]": True, "y[1]": False}
 
@@ -196,29 +194,13 @@ def test_models_of_onnx_itself(name: str) -> None:
     assert lens.summary()
 
 
-def product() -> onnx.ModelProto:
-    weight = np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")],
-        "product",
-        [helper.make_tensor_value_info("x", T.FLOAT, ["rows", 32])],
-        [helper.make_tensor_value_info("y", T.FLOAT, ["rows", 16])],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
-def _dynamic(source: Path, target: Path) -> None:
-    quantization.quantize_dynamic(source, target)
-
-
 def _static(source: Path, target: Path) -> None:
     samples = iter([{"x": np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)}])
     reader = SimpleNamespace(get_next=lambda: next(samples, None))
     quantization.quantize_static(source, target, reader, quant_format=quantization.QuantFormat.QDQ)
 
 
-@pytest.mark.parametrize("quantize", [_dynamic, _static])
+@pytest.mark.parametrize("quantize", [quantization.quantize_dynamic, _static])
 def test_quantised_models(quantize: Callable[[Path, Path], None], tmp_path: Path) -> None:
     source, target = tmp_path / "product.onnx", tmp_path / "quantised.onnx"
     onnx.save(product(), source)
@@ -232,15 +214,10 @@ def test_quantised_models(quantize: Callable[[Path, Path], None], tmp_path: Path
 
 
 def test_an_old_model_whose_initializers_are_inputs() -> None:
-    weight = np.ones((4, 2), np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w", "b"], ["g"]), helper.make_node("Dropout", ["g"], ["y"])],
-        "old",
-        [helper.make_tensor_value_info(*each) for each in (("x", T.FLOAT, [1, 4]), ("w", T.FLOAT, [4, 2]), ("b", T.FLOAT, [2]))],
-        [helper.make_tensor_value_info("y", T.FLOAT, [1, 2])],
-        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.zeros(2, np.float32), "b")],
-    )
-    lens = ortlens.explain(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=3), calls=1)()
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["g"]), helper.make_node("Dropout", ["g"], ["y"])]
+    inputs = [("x", T.FLOAT, [1, 4]), ("w", T.FLOAT, [4, 2]), ("b", T.FLOAT, [2])]
+    constants = {"w": np.ones((4, 2), np.float32), "b": np.zeros(2, np.float32)}
+    lens = ortlens.explain(onnx_model(nodes, inputs, [("y", T.FLOAT, [1, 2])], constants, opset=7, ir_version=3), calls=1)()
     assert lens.models.opset.tolist() == [7]
     assert lens.partitions.input_count.tolist() == [1]
     assert lens.graphs.weights.iloc[0] == ("w", "b")
@@ -265,14 +242,8 @@ def test_a_model_with_the_layout_of_tensorflow() -> None:
         helper.make_node("Relu", ["conv"], ["relu"], name="model/conv/Relu"),
         helper.make_node("Transpose", ["relu"], ["Identity:0"], name="model/conv/Relu__11", perm=[0, 2, 3, 1]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tf2onnx",
-        [helper.make_tensor_value_info("image:0", T.FLOAT, ["unk__12", 16, 16, 3])],
-        [helper.make_tensor_value_info("Identity:0", T.FLOAT, None)],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4, producer_name="tf2onnx")
+    ends = [("image:0", T.FLOAT, ["unk__12", 16, 16, 3])], [("Identity:0", T.FLOAT, None)]
+    model = onnx_model(nodes, *ends, {"w": weight}, opset=9, ir_version=4, producer_name="tf2onnx")
     x = np.ones((2, 16, 16, 3), np.float32)
     lens = ortlens.explain(model, calls=2)({"image:0": x})
     same_as_onnx_runtime(lens, model.SerializeToString(), {"image:0": x})
@@ -356,17 +327,31 @@ def test_a_model_of_more_than_two_gigabytes_is_read_by_its_path(tmp_path: Path) 
     table.external_data.add(key="location", value="table.bin")
     with (tmp_path / "table.bin").open("wb") as file:
         file.truncate(4 * rows * width)  # a sparse file of zeros
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["y"], name="lookup")],
-        "large",
-        [helper.make_tensor_value_info("ids", T.INT64, ["n"])],
-        [helper.make_tensor_value_info("y", T.FLOAT, ["n", width])],
-        [table],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["y"], name="lookup")]
+    model = onnx_model(nodes, [("ids", T.INT64, ["n"])], [("y", T.FLOAT, ["n", width])])
+    model.graph.initializer.append(table)
     (tmp_path / "large.onnx").write_bytes(model.SerializeToString())
     lens = ortlens.explain(tmp_path / "large.onnx", calls=2)(np.array([1, rows - 1]))
     assert lens.models.initializer_bytes.tolist() == [4 * rows * width]
     lens.profile(repeat=1)
     assert lens.kernels.node.tolist() == ["lookup"]
     assert lens.save(tmp_path / "large.ortlens").stat().st_size < 100_000
+
+
+def chosen(x: torch.Tensor) -> torch.Tensor:
+    """Find the place of the largest element, from sums that float32 cannot tell apart."""
+    return ((x + 2.0**25) - 2.0**25).argmax().reshape(1) + 1
+
+
+def test_a_choice_that_float64_makes_as_the_model_does_is_right() -> None:
+    nodes = [helper.make_node("ArgMax", ["x"], ["place"], axis=0), helper.make_node("Add", ["place", "one"], ["y"])]
+    model = onnx_model(nodes, [("x", T.FLOAT, [3])], [("y", T.INT64, [1])], {"one": np.ones(1, np.int64)})
+    lens = ortlens.explain(model, calls=1)(np.array([1.0, 1.5, 0.5], np.float32))
+    assert lens.verify(chosen).ok.tolist() == [True], "PyTorch takes the first, which is not the largest"
+    assert lens.verify(lambda x: chosen(x) + 9).ok.tolist() == [False]
+
+
+def test_a_model_that_differs_from_itself_has_no_verdict() -> None:
+    lens = ortlens.explain(onnx_model([helper.make_node("RandomUniform", [], ["y"], shape=[4])], [], [("y", T.FLOAT, [4])]), calls=1)()
+    assert lens.verify(lambda: torch.zeros(4)).note.tolist() == ["no verdict: the model's own results differ between two runs"]
+    assert lens.findings.empty

@@ -15,7 +15,7 @@ from onnxscript import opset18
 import ortlens
 from ortlens.backend.runtime import rewrites
 from ortlens.lens.observing.optimizers import OPTIMIZERS
-from ortlens.lens.verify import inner_values
+from ortlens.lens.verify import partition_check
 from tests.faults.register import faults_of
 from tests.integration.marked_lines import line_of
 
@@ -188,7 +188,7 @@ QUIET: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], di
 @pytest.mark.parametrize("name", QUIET)
 def test_what_is_no_fault_raises_no_alarm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "small groups" in name:
-        monkeypatch.setattr(inner_values, "GROUP_BYTES", 1)
+        monkeypatch.setattr(partition_check, "GROUP_BYTES", 1)
     function, args, notes = QUIET[name]
     lens = ortlens.explain(function, calls=1)(*args)
     assert lens.verify(*args, per_op=True).ok.fillna(value=True).all()

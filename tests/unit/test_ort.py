@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ortlens import _ort
+from tests.onnx_models import onnx_model
 
 TENSORS = (torch.tensor([True, False]), torch.arange(4.0), torch.ones(2, dtype=torch.bfloat16), torch.tensor(3), torch.zeros(0, 3))
 
@@ -44,10 +45,9 @@ def test_a_version_that_takes_one_argument_gets_the_tensor_as_it_is(monkeypatch:
 @pytest.mark.parametrize("operator", ["Add", "MatMul", "Relu", "Sin", "Erf", "Sqrt", "Transpose", "Identity", "Floor"])
 def test_listed_kernels_are_those_of_which_sessions_can_be_made(operator: str, kind: str) -> None:
     dtype = getattr(onnx.TensorProto, kind)
-    x, y = (onnx.helper.make_tensor_value_info(name, dtype, [2, 2]) for name in "xy")
+    x, y = ([(name, dtype, [2, 2])] for name in "xy")
     node = onnx.helper.make_node(operator, ["x", "x"] if operator in ("Add", "MatMul") else ["x"], ["y"])
-    imports = [onnx.helper.make_opsetid("", 18)]
-    model = onnx.helper.make_model(onnx.helper.make_graph([node], "one", [x], [y]), opset_imports=imports, ir_version=10)
+    model = onnx_model([node], x, y)
     listed = _ort.kernel_types("CPUExecutionProvider", operator, 18)
     failed = ""
     try:
@@ -111,11 +111,8 @@ def test_what_the_first_run_took_one_by_one_is_not_kept_beside_the_block_of_the_
 
 
 def test_a_session_has_one_first_run_and_none_without_an_arena() -> None:
-    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Relu", ["x"], ["y"])], "one", [x], [onnx.helper.make_empty_tensor_value_info("y")]
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+    x, y = ([(name, onnx.TensorProto.FLOAT, [2])] for name in "xy")
+    model = onnx_model([onnx.helper.make_node("Relu", ["x"], ["y"])], x, y).SerializeToString()
     options = onnxruntime.SessionOptions()
     for has_arena in (True, False):
         options.enable_cpu_mem_arena = has_arena

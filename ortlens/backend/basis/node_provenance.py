@@ -94,11 +94,11 @@ def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that the graphs inside a node read and return, those of their own values among them."""
+    """Yield the names of outer values that the graphs inside a node read and return."""
     for _, inner in subgraphs_of(node):
-        yield from (value.name for value in inner.output)
-        for nested in inner.node:
-            yield from (*nested.input, *captured(nested))
+        own = {value.name for value in (*inner.input, *inner.initializer)} | {name for nested in inner.node for name in nested.output}
+        read = [name for nested in inner.node for name in (*nested.input, *captured(nested))]
+        yield from (name for name in (*read, *(value.name for value in inner.output)) if name and name not in own)
 
 
 def used_nodes(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:

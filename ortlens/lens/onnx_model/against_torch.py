@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from ortlens.lens.onnx_model.signature import BY_BITS, Input
 from ortlens.lens.verify.bisect import difference_words
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, judge
-from ortlens.lens.verify.float64 import Missing
+from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
+from ortlens.lens.verify.float64 import Float64Run, Missing
 from ortlens.trace import records as r
 from ortlens.units import counted
 
@@ -46,28 +46,17 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     tolerances = Tolerances(atol, rtol)
     values = [_tensor(each, feed[each.name]) for each in inputs]
     outputs, again = (_outputs(session, run(session, inputs, feed, "the model")) for _ in range(2))
-    state = CallState(reference, (), {})
-    try:
-        eager, wide, unsteady = _eager(reference, values, state, tolerances)
-    finally:
-        state.restore()
+    eager, wide, unsteady = _eager(reference, values, outputs, tolerances)
+    evidence = CallEvidence(unsteady, _differing(outputs, again, tolerances), _name(reference), "; is it in evaluation mode?")
     verdicts = []
-    for place, (name, theirs) in enumerate(zip(_paired(outputs, eager, reference), eager, strict=True)):
+    for place, name in enumerate(dict.fromkeys((*eager, *outputs))):
         verdict = ValueVerdict(node=name, scope="call", place=place, onnx_value=name)
-        judge(verdict, outputs[name], theirs, wide[place], tolerances)
-        if place in unsteady:
-            verdict.leave_open(f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
-        elif _differ(outputs[name], again.get(name), tolerances):
-            verdict.leave_open("the model's own results differ between two runs")
+        judge(verdict, outputs[name], eager.get(name), wide.get(name), tolerances)
+        excuse(verdict, evidence, OF_CALLS)
         verdicts.append(verdict)
-    compared = {verdict.node for verdict in verdicts}
-    for name, left in outputs.items():
-        if name not in compared and isinstance(left, Missing):
-            verdicts.append(ValueVerdict(node=name, scope="call", place=len(verdicts), onnx_value=name, note=left.reason))
     recorder.replace_all(r.Numeric, [verdict.row(None) for verdict in verdicts])
-    kept = [finding for finding in recorder.records(r.Finding) if finding.rule != "call_differs"]
     wrong = [verdict for verdict in verdicts if verdict.ok is False]
-    recorder.replace_all(r.Finding, [*kept, *([_finding(wrong, len(verdicts), _name(reference))] if wrong else [])])
+    recorder.replace_findings(("call_differs",), [_finding(wrong, len(verdicts), _name(reference))] if wrong else [])
 
 
 def _name(reference: object) -> str:
@@ -119,23 +108,32 @@ def _paired(outputs: Mapping[str, Any], eager: Sequence[Any], reference: object)
 
 
 def _eager(
-    reference: Callable[..., Any], values: list[Any], state: CallState, tolerances: Tolerances
-) -> tuple[list[Any], list[Any], set[int]]:
-    """Call the reference for its results, the same in double precision, and the places of those that vary with the random numbers drawn."""
-    first, unsteady = _called(reference, values), set[int]()
-    for _ in range(_CALLS_WITH_RANDOM_NUMBERS if state.drew() else 1):
-        state.restore(random=False)
-        again = _called(reference, values)
-        same_count = len(again) == len(first)
-        unsteady |= {place for place, value in enumerate(first) if not same_count or _differ(again[place], value, tolerances)}
-    state.restore()
-    return first, _in_double(reference, values, len(first)), unsteady
+    reference: Callable[..., Any], values: list[Any], outputs: Mapping[str, Any], tolerances: Tolerances
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor | Missing], set[str]]:
+    """Call the reference for its results, the same in double precision, and the names of those that vary with the random numbers drawn."""
+    state, unsteady = CallState(reference, (), {}), set[str]()
+    try:
+        first = _called(reference, values)
+        names = _paired(outputs, first, reference)
+        eager = dict(zip(names, first, strict=True))
+        for _ in range(_CALLS_WITH_RANDOM_NUMBERS if state.drew() else 1):
+            state.restore(random=False)
+            unsteady |= _differing(eager, dict(zip(names, _called(reference, values), strict=False)), tolerances)
+        state.restore()
+        return eager, dict(zip(names, _in_double(reference, values), strict=False)), unsteady
+    finally:
+        state.restore()
 
 
-def _differ(one: Any, other: Any, tolerances: Tolerances) -> bool:
-    verdict = ValueVerdict(node="", scope="call", place=0)
-    judge(verdict, one, Missing("nothing") if other is None else other, Missing("not asked for"), tolerances)
-    return verdict.ok is False
+def _differing(values: Mapping[str, Any], others: Mapping[str, Any], tolerances: Tolerances) -> set[str]:
+    """Name the values that another call gave otherwise, or not at all."""
+    found = set()
+    for name, value in values.items():
+        verdict = ValueVerdict(node=name, scope="call", place=0)
+        judge(verdict, others.get(name), value, None, tolerances)
+        if verdict.ok is False or name not in others:
+            found.add(name)
+    return found
 
 
 def _called(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
@@ -147,17 +145,14 @@ def _called(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
     return _torch.tensors_of(made)
 
 
-def _in_double(reference: Callable[..., Any], values: list[Any], count: int) -> list[Any]:
-    """Run a copy of the module in double precision; where it does not run so, return the reason for each output."""
-    if not isinstance(reference, torch.nn.Module):
-        return [Missing("the reference is a function, of which there is no copy in double precision")] * count
+def _in_double(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
+    run = Float64Run()
     try:
-        double = copy.deepcopy(reference).double()
-        wide = _torch.map_tensors(lambda value: value.double() if value.is_floating_point() else value.clone(), values)
-        made = _called(double, wide)
-    except Exception as error:  # noqa: BLE001 - whatever a module does that was never run so; the comparison goes on without it
-        return [Missing(f"{type(error).__name__} in double precision")] * count
-    return made if len(made) == count else [Missing("other outputs in double precision")] * count
+        with run:
+            made = _called(reference, values)
+    except UsageError:  # an operator that cannot be watched
+        return []
+    return [run.double_of(tensor) for tensor in made]
 
 
 def _finding(wrong: Sequence[ValueVerdict], count: int, reference: str) -> r.Finding:

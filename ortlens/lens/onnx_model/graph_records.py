@@ -13,7 +13,7 @@ import onnx
 
 from ortlens import _ort
 from ortlens.analysis.problems.catalogue import refusal_words
-from ortlens.backend.basis.node_provenance import graphs_of, iter_nodes, operator_name, opsets_of, structure_of, subgraphs_of
+from ortlens.backend.basis.node_provenance import captured, graphs_of, iter_nodes, operator_name, opsets_of, structure_of
 from ortlens.lens.onnx_model.signature import tensor_of
 from ortlens.lens.profiling.kernel_records import bits_of
 from ortlens.trace import records as r
@@ -108,7 +108,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
     outputs = {value.name for value in named.graph.output}
     for node in iter_nodes(named.graph):
         known = symbolic.get(node.output[0]) if node.output else None
-        reads = tuple(dict.fromkeys(makers.get(name, name) for name in _read_by(node)))
+        reads = tuple(dict.fromkeys(makers.get(name, name) for name in (*node.input, *captured(node)) if name))
         file, line, text = user_line(node)
         classes = _listed(_metadata(node, "pkg.torch.onnx.class_hierarchy"))
         made = _sum(_bytes(actual.get(name)) for name in node.output if name)
@@ -135,15 +135,6 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
             output_bytes=made,
             is_output=not outputs.isdisjoint(node.output),
         )
-
-
-def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Collect the values that a node reads, also those of the outer graph that its bodies read."""
-    yield from (name for name in node.input if name)
-    for _, body in subgraphs_of(node):
-        inside = {value for inner in body.node for value in inner.output}
-        inside |= {value.name for value in (*body.input, *body.initializer)}
-        yield from (name for inner in body.node for name in _read_by(inner) if name not in inside)
 
 
 def _bytes(value: Value | None) -> int | None:

@@ -133,13 +133,11 @@ class OnnxLens(CaptureView):
         self._facts.setdefault("onnx_inputs", " ".join(f"{each.name}={each.text(sizes.get(each.name))}" for each in self._signature))
         for record in graph_records.records_of(self._source, self._signature, self._structure, sizes):
             if isinstance(record, r.Node):
-                changes = {"flops": record.flops, "bytes": record.bytes, "output_bytes": record.output_bytes}
-                self._recorder.amend(r.Node, (record.graph_id, record.node), **changes)
+                self._recorder.amend(r.Node, (record.graph_id, record.node), **r.same(record, "flops", "bytes", "output_bytes"))
             elif isinstance(record, r.Partition):
-                figures = {"input_bytes": record.input_bytes, "output_bytes": record.output_bytes, "flops": record.flops}
-                self._recorder.amend(r.Partition, record.partition_id, **figures)
+                self._recorder.amend(r.Partition, record.partition_id, **r.same(record, "input_bytes", "output_bytes", "flops"))
             elif isinstance(record, r.Graph):
-                self._recorder.amend(r.Graph, record.graph_id, input_sizes=record.input_sizes)
+                self._recorder.amend(r.Graph, record.graph_id, **r.same(record, "input_sizes"))
 
     def _feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Feed:
         """Return the inputs of a call: those given, else those of the latest call, else made, with the sizes of a watched call."""

@@ -51,8 +51,11 @@ def source_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelS
         return _from_file(Path(model).expanduser())
     if isinstance(model, onnx.ModelProto):
         return _from_proto(model)
-    data = bytes(model)
-    return _described(_parsed(data, "the bytes", None), None, data=data)
+    return _from_bytes(bytes(model), "the bytes")
+
+
+def _from_bytes(data: bytes, what: str) -> ModelSource:
+    return _described(_parsed(data, what, None), None, data=data)
 
 
 def _from_file(path: Path) -> ModelSource:
@@ -100,24 +103,21 @@ def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None 
     constants = _stripped(model, path.parent if path is not None else None)
     if not _is_readable(model):
         raise UsageError(f"{what}: not an ONNX model: one of its texts is not UTF-8; the file is damaged")
+    stripped = model.SerializeToString(deterministic=True)
     return ModelSource(
         name=path.name if path is not None else model.graph.name or "an ONNX model",
         path=path,
         data=data,
-        structure=model,
+        structure=onnx.ModelProto.FromString(stripped),  # protobuf frees what was cleared only with the message that was read
         constant_bytes=constants,
-        digest=hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest(),
+        digest=hashlib.sha256(stripped).hexdigest(),
         folder=folder,
     )
 
 
 def _from_proto(model: onnx.ModelProto) -> ModelSource:
-    structure = onnx.ModelProto()
-    _copy_without_large(model, structure)
     if model.ByteSize() < _SERIALIZABLE:
-        data = model.SerializeToString()
-        _refuse_unsafe(model, data, "the model", None)
-        return _described(structure, None, data=data)
+        return _from_bytes(model.SerializeToString(), "the model")
     # Protobuf serialises 2 GiB at most: the weights go into a file of their own. The copy shares nothing with the user's model.
     folder = tempfile.TemporaryDirectory(prefix="ortlens-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
@@ -125,29 +125,6 @@ def _from_proto(model: onnx.ModelProto) -> ModelSource:
     source = _described(_parsed(path.read_bytes(), str(path), path), path, folder=folder)
     weakref.finalize(source.structure, folder.cleanup)  # with the source, or when the interpreter exits
     return source
-
-
-def _copy_without_large(given: Any, made: Any) -> None:
-    """Copy a model, or its graph, without the data of its large constants: weights are never copied."""
-    for descriptor, value in given.ListFields():
-        if descriptor.name == "graph":
-            _copy_without_large(value, made.graph)
-        elif descriptor.name == "initializer":
-            for tensor in value:
-                _copied_tensor(tensor, made.initializer.add())
-        elif descriptor.is_repeated:
-            getattr(made, descriptor.name).MergeFrom(value)
-        else:
-            setattr(made, descriptor.name, value)
-
-
-def _copied_tensor(tensor: onnx.TensorProto, made: onnx.TensorProto) -> None:
-    if size_of(tensor) <= LARGE or tensor.data_location == onnx.TensorProto.EXTERNAL:
-        made.CopyFrom(tensor)
-        return
-    made.name, made.data_type = tensor.name, tensor.data_type
-    made.dims.extend(tensor.dims)
-    leave_out(made)
 
 
 def _stripped(model: onnx.ModelProto, folder: Path | None) -> int:

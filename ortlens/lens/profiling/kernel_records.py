@@ -307,7 +307,7 @@ def _use(device: DeviceTimes, run_ns: float) -> dict[str, int]:
 def _note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None:
     """Record that the kernels of a session have the times of launches, if it is said why; that of an earlier profile goes."""
     rule = "launch_times"
-    findings = [row for row in recorder.records(r.Finding) if (row.rule, row.subject) != (rule, session_id)]
+    findings = []
     if missing:
         findings.append(
             r.Finding(
@@ -320,7 +320,7 @@ def _note_launch_times(recorder: Recorder, session_id: str, missing: str) -> Non
                 mitigation="Profile again, without another profiler around it.",
             )
         )
-    recorder.replace_all(r.Finding, findings)
+    recorder.replace_findings((rule,), findings, subject=session_id)
 
 
 def _with_packed_weights(kernels: Sequence[profiles.ProfiledKernel], model: onnx.ModelProto | None) -> list[profiles.ProfiledKernel]:

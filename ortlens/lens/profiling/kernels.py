@@ -187,7 +187,7 @@ def _recorded(sitting: _Sitting, profiler: _Profiler, recorder: Recorder, *, is_
 
 def _note_left(recorder: Recorder, left: Sequence[str | None], count: int, budget: TimeBudget) -> None:
     """Record a finding about partitions that the time was not enough for; that of an earlier profile goes."""
-    findings = [finding for finding in recorder.records(r.Finding) if finding.rule != "profile_cut_short"]
+    findings = []
     if left:
         findings.append(
             r.Finding(
@@ -200,7 +200,7 @@ def _note_left(recorder: Recorder, left: Sequence[str | None], count: int, budge
                 mitigation="Profile again, with more time.",
             )
         )
-    recorder.replace_all(r.Finding, findings)
+    recorder.replace_findings(("profile_cut_short",), findings)
 
 
 def _failed(recorder: Recorder, subject: str | None, error: Exception) -> None:

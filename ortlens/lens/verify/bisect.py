@@ -13,8 +13,8 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import provenance
 from ortlens.lens.observing.optimizers import LEVELS, OPTIMIZERS, narrowed
 from ortlens.lens.verify.compare_values import ValueVerdict, dtype_name, judge
-from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps
+from ortlens.lens.verify.partition_check import InnerValues, session_with
 from ortlens.trace import records as r
 from ortlens.units import counted, distance
 
@@ -53,8 +53,10 @@ class CauseSearch:
     def cause(self, suspect: ValueVerdict, step: NodeStep) -> Culprit:
         """Find the cause of a wrong value; of kind `unknown` if the value stays wrong with each suspect disabled."""
         is_right = functools.partial(self._is_right, suspect, step)
-        if (settings := self._rounding()) and is_right(self._in_float32):
-            text = f"right with use_tf32=0; factors of float32 are rounded to TF32, which has 10 bits after the point, by {settings}"
+        partition, args = self._check.partition, self._check.args
+        if (settings := partition.rounds_by(args)) and is_right(functools.partial(partition.in_float32, args)):
+            rounded = "factors of float32 are rounded to TF32, which has 10 bits after the point"
+            text = f"right with use_tf32=0; {rounded}, by {' and '.join(settings)}"
             return Culprit(kind="tf32", node=suspect.node, text=text)
         if suspect.scope == "value" and (alone := self._wrong_alone(suspect)) is not None:
             return alone
@@ -75,13 +77,6 @@ class CauseSearch:
             yield "transform", text, {"make": functools.partial(anew, optimized=True)}
         text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"
         yield "optimizer", text, {"make": anew}
-
-    def _rounding(self) -> str:
-        """Name the settings by which the session rounds to TF32; empty if it does not."""
-        return " and ".join(self._check.partition.rounds_by(self._check.args))
-
-    def _in_float32(self) -> ObservedPartition:
-        return self._check.partition.in_float32(self._check.args)
 
     def _is_right(
         self, suspect: ValueVerdict, step: NodeStep, make: Callable[[], ObservedPartition] | None = None, **settings: Any

@@ -16,7 +16,7 @@ import torch
 from ortlens import _torch
 from ortlens.lens.verify.call_state import Outcome, Part, outcome_of
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, dtype_name, judge
-from ortlens.lens.verify.excuses import UNSTEADY
+from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.float64 import Float64Run
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class CallCheck:
             if self.wrong():
                 break
         for verdict in self.verdicts:
-            if verdict.node in unsteady:
-                verdict.leave_open(UNSTEADY)
+            excuse(verdict, CallEvidence(unsteady), OF_CALLS)
 
     def wrong(self) -> list[ValueVerdict]:
         """List the parts that differ."""

@@ -20,7 +20,8 @@ from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
     from ortlens.lens.observing.time_budget import TimeBudget
@@ -88,14 +89,10 @@ class CheckedPartitions:
         """Map every partition to the identities of its sessions; new ones after a call mean that it ran in that call."""
         return {item: tuple(map(id, item.sessions)) for graph in self.graphs() for item in graph.partitions()}
 
-    @contextlib.contextmanager
-    def watched(self, treat: Treatment) -> Iterator[None]:
+    def watched(self, treat: Treatment) -> AbstractContextManager[None]:
         """Pass every run of a partition through a function of the partition, its inputs and its outputs that returns the outputs."""
-        with contextlib.ExitStack() as stack:
-            for graph in self.graphs():
-                for partition in graph.partitions() if graph.is_prepared else ():
-                    stack.enter_context(partition.around(functools.partial(self._around, partition, treat)))
-            yield
+        partitions = (partition for graph in self.graphs() if graph.is_prepared for partition in graph.partitions())
+        return entered(partition.around(functools.partial(self._around, partition, treat)) for partition in partitions)
 
     def _around(self, partition: ObservedPartition, treat: Treatment, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if threading.get_ident() != self._thread:
@@ -222,6 +219,15 @@ class CheckedPartitions:
                     if partition not in self.checked:
                         left = _all_unchecked(partition, note)
                         yield partition, Checked(0, {("output", verdict.place, None): verdict for verdict in left})
+
+
+@contextlib.contextmanager
+def entered(contexts: Iterable[AbstractContextManager[object]]) -> Iterator[None]:
+    """Enter contexts one after the other."""
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 def _badness(verdict: ValueVerdict) -> tuple[int, float]:

@@ -356,8 +356,13 @@ def dtype_name(value: torch.Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
+def verdict_on(node: torch.fx.Node, scope: r.NumericScope, place: int, onnx_value: str | None = None, **known: Any) -> ValueVerdict:
+    """Begin the verdict on a value of a node, which is reported under the operator that computes it."""
+    maker, _ = maker_of(node)
+    return ValueVerdict(node=maker.name, scope=scope, place=place, onnx_value=onnx_value, line_of=maker, **known)
+
+
 def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str, *, left_out: bool = False) -> list[ValueVerdict]:
     """Make the verdicts on values of one graph that were not compared."""
     places = {node: place for place, node in enumerate(nodes[0].graph.nodes)} if nodes else {}
-    makers = [(maker_of(node)[0], places[node]) for node in nodes]
-    return [ValueVerdict(node=of.name, scope=scope, place=place, note=note, left_out=left_out, line_of=of) for of, place in makers]
+    return [verdict_on(node, scope, places[node], note=note, left_out=left_out) for node in nodes]

@@ -1,4 +1,4 @@
-"""Differences that are no fault: sums whose terms cancel, uninitialised memory, the order of equal values, and the end of a range.
+"""Differences that are no fault: sums whose terms cancel, the order of equal values, the end of a range, what differs from itself.
 
 And two within the tolerance that are a fault: a number rounded to 16 bits, and a result that the operator cannot have, such as a tanh
 beyond 1, of which the next operator may make NaN. The first node that produces NaN or an infinity is their origin.
@@ -18,7 +18,7 @@ from ortlens.lens.verify.float64 import Missing, call_in_double
 from ortlens.lens.verify.lockstep import call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ortlens.lens.verify.compare_values import ValueComparison, ValueVerdict
     from ortlens.lens.verify.lockstep import NodeStep
@@ -62,12 +62,22 @@ _ALPHAS = (_aten.elu.default, _aten.celu.default)
 """Operators that do not go below their argument alpha, which is 1 if it is not given, times the scale."""
 
 
+class CallEvidence(NamedTuple):
+    """What is known of the parts of a call from other calls."""
+
+    unsteady: Collection[str] = ()  # names of those that PyTorch gives otherwise in a second call
+    unsteady_in_ort: Collection[str] = ()  # likewise ONNX Runtime
+    reference: str = "PyTorch"
+    advice: str = ""  # on why that may be unsteady
+    amplifies: str = ""  # why they differ although every value inside is right for its inputs; empty where one is not
+
+
 class Excuse(NamedTuple):
     """A reason why a value that differs is not ONNX Runtime's fault."""
 
     text: str
-    # whether it holds for a value, given where NaN and infinities come from so far
-    holds: Callable[[ValueVerdict, NodeStep, Sequence[NonfiniteOrigin]], bool]
+    holds: Callable[[ValueVerdict, Any], bool]  # by the step of a node, or by the evidence of a call
+    is_right: bool = False  # whether the value is right then; else nobody can tell
 
 
 def excuse_rounding(verdict: ValueVerdict, found: ValueComparison) -> None:
@@ -77,18 +87,18 @@ def excuse_rounding(verdict: ValueVerdict, found: ValueComparison) -> None:
         verdict.add(f"{_BY_CHANCE if found.by_chance() else _ALIKE} ({found.ort_error:.2g} and {found.eager_error:.2g})")
 
 
-def excuse(
-    verdict: ValueVerdict, step: NodeStep, origins: Sequence[NonfiniteOrigin] = (), rows: Sequence[Excuse] | None = None
-) -> Excuse | None:
-    """Find the first excuse for a value that differs, and note it, except for `CARRIED_ON`, which other values decide."""
-    found = next((row for row in rows or _EXCUSES if row.holds(verdict, step, origins)), None)
-    if found is NONFINITE:
-        verdict.leave_open(f"{found.text} from {next(origin.node.name for origin in origins if origin.sides != 'ort')}")
-    elif found is not None and found is not CARRIED_ON:
+def excuse(verdict: ValueVerdict, evidence: NodeStep | CallEvidence, rows: Sequence[Excuse]) -> Excuse | None:
+    """Find the first excuse for a value, and note it, except for `CARRIED_ON`, which other values decide."""
+    found = next((row for row in rows if row.holds(verdict, evidence)), None)
+    if found is None or found is CARRIED_ON:
+        return found
+    if found.is_right:
         verdict.ok, verdict.is_excused = True, True
         verdict.add(found.text)
-        if found is TIES:  # how far positions are apart is no difference of numbers
-            verdict.comparison = None
+    else:
+        verdict.leave_open(found.text.format(evidence))
+    if found is TIES:  # how far positions are apart is no difference of numbers
+        verdict.comparison = None
     return found
 
 
@@ -149,7 +159,7 @@ def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Te
     return source.gather(dim, places) if distinct else None
 
 
-def _cancels(verdict: ValueVerdict, step: NodeStep, _: Sequence[NonfiniteOrigin]) -> bool:
+def _cancels(verdict: ValueVerdict, step: NodeStep) -> bool:
     """Tell whether two results of a sum or mean are the same within the tolerance, taken of the magnitudes of its terms.
 
     Adding n numbers in any order is off by a few roundings of what is added. If terms of both signs cancel, that is much of the result, and
@@ -210,13 +220,13 @@ class NonfiniteOrigin(NamedTuple):
     note: str
 
 
-def origin_of(step: NodeStep, known: Sequence[NonfiniteOrigin]) -> NonfiniteOrigin | None:
+def origin_of(step: NodeStep) -> NonfiniteOrigin | None:
     """Check whether a node is another origin of NaN or infinities.
 
     Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN that
     results from infinities counts, unless these have an origin themselves.
     """
-    earlier = [origin.node for origin in known]
+    earlier = [origin.node for origin in step.origins]
     sides = (("ort", step.ort, step.read_ort), ("eager", step.eager, step.read))
     found = {side: kind for side, value, read in sides if (kind := _made_here(step.node, value, read, earlier)) is not None}
     if not found or step.maker in earlier:
@@ -250,10 +260,10 @@ def _words(step: NodeStep, sides: str, kind: str, *, finite: bool) -> str:
     return f"{text}; the float64 run stays finite, up to {largest:.4g}" + (f", and {name} ends at {limit:.4g}" if largest > limit else "")
 
 
-def _follows_origin(verdict: ValueVerdict, step: NodeStep, origins: Sequence[NonfiniteOrigin]) -> bool:
+def _follows_origin(verdict: ValueVerdict, step: NodeStep) -> bool:
     """Tell whether a value differs only where it is NaN or infinite, and this follows from PyTorch's own: nothing to compare with."""
     found = verdict.comparison
-    if all(origin.sides == "ort" for origin in origins) or found is None or verdict.is_strict or not (found.clashes and found.eager_bad):
+    if step.origin is None or found is None or verdict.is_strict or not (found.clashes and found.eager_bad):
         return False
     return (found.within or found.finite_alike()) and _differ_at_the_end_of_the_range(step.ort, step.eager, step.double)
 
@@ -303,25 +313,25 @@ def _floats(value: Any) -> Iterator[torch.Tensor]:
     return (tensor for tensor in provenance.tensors_in(value) if tensor.dtype.is_floating_point)
 
 
-def _are_ties(_: ValueVerdict, step: NodeStep, __: Sequence[NonfiniteOrigin]) -> bool:
+def _are_ties(_: ValueVerdict, step: NodeStep) -> bool:
     return differ_by_ties(step.maker, step.item, step.ort, step.eager, step.read)
 
 
-def _is_right_for_its_inputs(verdict: ValueVerdict, step: NodeStep, _: Sequence[NonfiniteOrigin]) -> bool:
+def _is_right_for_its_inputs(verdict: ValueVerdict, step: NodeStep) -> bool:
     local = step.local()
     return verdict.is_close(step.ort, local) or differ_by_ties(step.maker, step.item, step.ort, local, step.read_ort)
 
 
 UNINITIALISED = "uninitialised memory: any value is right"
-UNSTEADY = "PyTorch's own results differ between two calls"
 _ALIKE = "beyond the tolerance but ok: about as close to the float64 run as PyTorch"
 _BY_CHANCE = "beyond the tolerance but ok: errors of so few numbers differ by chance"
-NONFINITE = Excuse("PyTorch's value contains NaN or infinities", _follows_origin)
-TIES = Excuse("equal values in another order, which PyTorch does not define", _are_ties)
+_CANCELLED = "beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes"
+NONFINITE = Excuse("PyTorch's value contains NaN or infinities from {0.origin}", _follows_origin)
+TIES = Excuse("equal values in another order, which PyTorch does not define", _are_ties, is_right=True)
 CARRIED_ON = Excuse("the operator is right for the inputs that ONNX Runtime computed", _is_right_for_its_inputs)
-_EXCUSES = (
-    NONFINITE,
-    Excuse("beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes", _cancels),
-    TIES,
-    CARRIED_ON,
+OF_NODES = (NONFINITE, Excuse(_CANCELLED, _cancels, is_right=True), TIES, CARRIED_ON)
+OF_CALLS = (
+    Excuse("{0.reference}'s own results differ between two calls{0.advice}", lambda verdict, call: verdict.node in call.unsteady),
+    Excuse("the model's own results differ between two runs", lambda verdict, call: verdict.node in call.unsteady_in_ort),
+    Excuse("every value is right for its inputs, and {0.amplifies}", lambda _, call: bool(call.amplifies)),
 )

@@ -1,7 +1,8 @@
 """The arbiter: what PyTorch computes in double precision, operator by operator, of a node or beside a whole call.
 
-Floats and complex numbers are wide throughout; whole numbers, such as indices, are those of the run in double precision for a node, and
-PyTorch's own beside a call. What an operator cannot do in double precision is `Missing`, with the reason.
+Floats and complex numbers are wide throughout. Whole numbers, such as indices, are those of the run in double precision, which so tells
+whether rounding decided a choice; beside a call on a GPU, which an index out of range makes unusable, they are PyTorch's own. What an
+operator cannot do in double precision is `Missing`, with the reason.
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     def _store(self, tensor: torch.Tensor, value: torch.Tensor | None, *, whole: bool = False) -> None:
         """Keep the double values of a tensor's storage; with `whole`, those of the entire storage."""
-        if value is None or value.shape != tensor.shape or not (tensor.is_floating_point() or tensor.is_complex()):
+        is_wide = tensor.is_floating_point() or tensor.is_complex() or tensor.device.type == "cpu"
+        if value is None or value.shape != tensor.shape or not is_wide:
             self._doubles.pop(_key(tensor), None)
             return
         storage = tensor.untyped_storage()

@@ -17,6 +17,8 @@ from ortlens.lens.verify.float64 import FOR_ANY_LAYOUT, Missing, call_in_double
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ortlens.lens.verify.excuses import NonfiniteOrigin
+
 _NOT_ASKED = Missing("not asked for")
 
 
@@ -41,6 +43,12 @@ class NodeStep(NamedTuple):
     ort: Any  # ONNX Runtime's value; if unknown, PyTorch's result for ONNX Runtime's inputs
     read: Callable[[torch.fx.Node], Any]  # returns PyTorch's value of a node that this one reads
     read_ort: Callable[[torch.fx.Node], Any]  # returns ONNX Runtime's value
+    origins: Sequence[NonfiniteOrigin] = ()  # where NaN and infinities come from so far
+
+    @property
+    def origin(self) -> str | None:
+        """Name the first node from which they come in PyTorch as well."""
+        return next((origin.node.name for origin in self.origins if origin.sides != "ort"), None)
 
     def local(self) -> Any:
         """Compute PyTorch's result for ONNX Runtime's inputs; a `Missing` if PyTorch fails on these."""

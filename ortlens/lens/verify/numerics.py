@@ -20,17 +20,18 @@ from ortlens.backend.observed import uncounted_eager
 from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState
-from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
+from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions, entered
 from ortlens.lens.verify.compare_values import ValueVerdict
+from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.backend.observed import ObservedGraph, ObservedPartition
+    from ortlens.backend.observed import ObservedPartition
     from ortlens.lens.observing.compilations import CompiledTargets, Target
     from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.call_state import Outcome
@@ -56,15 +57,8 @@ class Verification:
     _findings: dict[str, r.Finding] = field(default_factory=dict)  # about calls, by target
     _calls: list[ValueVerdict] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Begin without results."""
-        self._partitions = self._checks(per_op=self.per_op)
-
     def _checks(self, *, per_op: bool, most: int | None = MAX_CALLS) -> CheckedPartitions:
-        def step(values: int) -> None:
-            self._step(values)
-
-        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, step, self.budget, per_op=per_op, most=most)
+        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, self._step, self.budget, per_op=per_op, most=most)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Call the targets that take these arguments, check, and replace earlier rows; what a single target raises is raised."""
@@ -72,10 +66,11 @@ class Verification:
         several = len(targets) + len(others) > 1
         logs = set(self.recorder.logs()[0])
         known = {graph.graph_id for graph in self.recorder.records(r.Graph)}
-        values = sum(len(partition.part.nodes) for partition in self._partitions.sessions())
+        values = sum(len(partition.part.nodes) for graph in self.targets.graphs() for partition in graph.partitions())
         with contextlib.ExitStack() as after:
             after.enter_context(uncounted_eager(self.recorder))
             self._step = after.enter_context(progress("verifying", values, "value"))
+            self._partitions = self._checks(per_op=self.per_op)
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""
                 if place and self.budget.is_over():
@@ -138,7 +133,8 @@ class Verification:
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
-                check.trace(self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self.targets.graphs()))
+                lowered = entered(graph.in_torch() for graph in self.targets.graphs() if graph.is_prepared)
+                check.trace(self._partitions.watched(with_pytorchs_numbers), lowered)
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
                 self._look_inside(check)
@@ -163,10 +159,10 @@ class Verification:
         """Give the call no verdict where the numbers inside have none, because each is right for its inputs."""
         first = next(self._partitions.wrong(), None)
         if check.cause == "inside" and first is None and self._partitions.saw_everything:
-            reason = self._partitions.open_reason or "the function amplifies rounding differences"
+            evidence = CallEvidence(amplifies=self._partitions.open_reason or "the function amplifies rounding differences")
             for verdict in check.wrong():
                 verdict.restate("")
-                verdict.leave_open(f"every value is right for its inputs, and {reason}")
+                excuse(verdict, evidence, OF_CALLS)
         if wrong := check.wrong():
             row = None if first is None else first[1].row(first[0].partition_id or "")
             self._findings[prefix] = finding_of_call(wrong, check.cause, row, prefix)
@@ -184,9 +180,8 @@ class Verification:
         if first is not None:
             rows[first] = replace(rows[first], first_divergence=True)
         self.recorder.replace_all(r.Numeric, rows)
-        others = [finding for finding in self.recorder.records(r.Finding) if finding.rule not in RULES]
         found = [*self._partitions.findings.values(), *self._findings.values()]
-        self.recorder.replace_all(r.Finding, [*others, *sorted(found, key=lambda finding: RULES.index(finding.rule))])
+        self.recorder.replace_findings(RULES, sorted(found, key=lambda finding: RULES.index(finding.rule)))
 
     def _calls_left(self, known: Checked) -> str:
         """Say which calls of a partition were not compared, if others were."""
@@ -227,13 +222,3 @@ def with_pytorchs_numbers(partition: ObservedPartition, args: Sequence[Any], out
 def _overwritten(output: Any, value: Any) -> Any:
     both = isinstance(output, torch.Tensor) and isinstance(value, torch.Tensor)
     return output.copy_(value) if both and output.shape == value.shape and output.dtype is value.dtype else value
-
-
-@contextlib.contextmanager
-def lowered_by_pytorch(graphs: Iterable[ObservedGraph]) -> Iterator[None]:
-    """Let PyTorch run whole graphs as they were lowered; those that have not run yet stay as they are."""
-    with contextlib.ExitStack() as stack:
-        for graph in graphs:
-            if graph.is_prepared:
-                stack.enter_context(graph.in_torch())
-        yield

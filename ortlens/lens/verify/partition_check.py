@@ -2,21 +2,34 @@
 
 Both sides get the same inputs, so that an error in one partition does not carry over to the next. Inside a partition it does: to find
 out whether a value is wrong or only computed from wrong values, its operator is run in PyTorch on ONNX Runtime's inputs.
+
+ONNX Runtime's values inside come from a session beside the one that runs. The model is the same, with more outputs and without ONNX
+Runtime's rewrites. The rewrites would have to keep every requested value, and some do not: MatMul_BatchNormalization_Fusion of version
+1.31 returns scaled values instead. The effect of the rewrites shows in the outputs of the session that really runs, which are compared
+separately. Values are requested in groups of bounded size.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import onnxruntime
 import torch
 import torch.fx
 
-from ortlens.lens.verify.compare_values import ValueVerdict, judge
+from ortlens.backend.basis import provenance
+from ortlens.backend.basis.node_provenance import with_outputs
+from ortlens.backend.observed import WeightChanged
+from ortlens.lens.observing.optimizers import LEVELS
+from ortlens.lens.verify.compare_values import ValueVerdict, judge, verdict_on
 from ortlens.lens.verify.excuses import (
     CARRIED_ON,
     LEAVES_UNWRITTEN,
     NONFINITE,
+    OF_NODES,
     TIES,
     UNINITIALISED,
     NonfiniteOrigin,
@@ -27,11 +40,12 @@ from ortlens.lens.verify.excuses import (
     is_finite,
     origin_of,
 )
-from ortlens.lens.verify.inner_values import InnerValues, is_single
 from ortlens.lens.verify.lockstep import NodeStep, maker_of, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import onnx
 
     from ortlens.backend.observed import ObservedPartition
     from ortlens.lens.observing.time_budget import TimeBudget
@@ -64,14 +78,15 @@ class PartitionCheck:
         (returned,) = (node.all_input_nodes for node in module.graph.find_nodes(op="output"))
         inner = InnerValues(self.partition, self.args, self.whole)
         left = {node: place for place, node in enumerate(module.graph.nodes) if node.op == "call_function"}
-        for step in steps(module, self.args, inner.take):
+        for made in steps(module, self.args, inner.take):
             if self.budget.is_over():
                 break
+            step = made._replace(origins=self.origins)
             step_done(1)
             del left[step.node]
             if step.node.target in LEAVES_UNWRITTEN or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
-            elif (origin := origin_of(step, self.origins)) is not None:
+            elif (origin := origin_of(step)) is not None:
                 self.origins.append(origin)
             if is_single(step.node.meta.get("val")):
                 verdict = self._value(step, inner)
@@ -79,12 +94,9 @@ class PartitionCheck:
                     self._returned[step.node] = verdict, step
         self.is_whole = not left
         note = f"not compared: {self.budget.over}"
-        values = [node for node in left if isinstance(node.meta.get("val"), torch.Tensor)]
-        late = [_verdict(node, "value", left[node], inner.name(node), note) for node in values]
-        late += [_verdict(node, "output", left[node], inner.name(node), note) for node in left.keys() & set(returned)]
-        for verdict in late:
-            verdict.left_out = True
-        self.verdicts += late
+        late: list[tuple[torch.fx.Node, r.NumericScope]] = [(node, "output") for node in left.keys() & set(returned)]
+        late += [(node, "value") for node in left if isinstance(node.meta.get("val"), torch.Tensor)]
+        self.verdicts += [verdict_on(node, scope, left[node], inner.name(node), note=note, left_out=True) for node, scope in late]
         for node, output in zip(returned, outputs, strict=True):
             if node in self._returned:
                 self._output(*self._returned[node], output)
@@ -92,7 +104,7 @@ class PartitionCheck:
 
     def _value(self, step: NodeStep, inner: InnerValues) -> ValueVerdict:
         name = inner.name(step.node)
-        verdict = _verdict(step.node, "value", step.place, name)
+        verdict = verdict_on(step.node, "value", step.place, name)
         if step.maker.target in LEAVES_UNWRITTEN:
             verdict.note = UNINITIALISED
         elif name is None:
@@ -118,7 +130,7 @@ class PartitionCheck:
         is_wrong = is_at_fault(verdict, step)
         if not is_wrong and verdict.ok is not False:
             return
-        found = None if is_wrong or verdict.is_strict else excuse(verdict, step, self.origins)
+        found = None if is_wrong or verdict.is_strict else excuse(verdict, step, OF_NODES)
         if found is None:
             self.suspects = self.suspects or [(verdict, step)]
         elif found is TIES:
@@ -131,13 +143,13 @@ class PartitionCheck:
             verdict.leave_open(f"{found.text}, and {self.open_reason}")
 
     def _output(self, known: ValueVerdict, step: NodeStep, output: Any) -> None:
-        verdict, returned = _verdict(step.node, "output", step.place, known.onnx_value), step._replace(ort=output)
+        verdict, returned = verdict_on(step.node, "output", step.place, known.onnx_value), step._replace(ort=output)
         judge(verdict, output, step.eager, step.double, self.tolerances)
         self.verdicts.append(verdict)
         if is_at_fault(verdict, returned, knows_inputs=False) or (verdict.ok is False and verdict.is_strict):
             if known.ok:
                 self.suspects.append((verdict, step))
-        elif verdict.ok is not False or excuse(verdict, returned, self.origins, rows=(NONFINITE,)):
+        elif verdict.ok is not False or excuse(verdict, returned, (NONFINITE,)):
             return
         elif (known.ok is not True or known.is_excused) and verdict.is_close(output, step.ort):
             verdict.ok = known.ok
@@ -157,6 +169,131 @@ class PartitionCheck:
         )
 
 
-def _verdict(node: torch.fx.Node, scope: r.NumericScope, place: int, name: str | None, note: str = "") -> ValueVerdict:
-    maker, _ = maker_of(node)
-    return ValueVerdict(node=maker.name, scope=scope, place=place, onnx_value=name, note=note, line_of=maker)
+GROUP_BYTES = 1 << 30  # bytes of the values of one run; a partition with more is run several times
+
+
+class InnerValues:
+    """ONNX Runtime's values of one call of a partition. A group runs when its first value is requested; each value is returned once."""
+
+    def __init__(
+        self, partition: ObservedPartition, args: Sequence[Any], whole: Callable[[], ObservedPartition | None] = lambda: None
+    ) -> None:
+        """Find the values that the model holds; those that it lost are taken from the partition that `whole` makes if needed."""
+        self._args = args
+        self._names: dict[torch.fx.Node, str] = {}
+        self.holders: dict[torch.fx.Node, ObservedPartition] = {}  # those whose models hold the values
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._failures: dict[torch.fx.Node, str] = {}
+        calls = [node for node in partition.part.module.graph.nodes if node.op == "call_function"]
+        groups = self._find(partition, calls)
+        lost = [node for node in calls if node not in self._names]
+        if any(isinstance(node.meta.get("val"), torch.Tensor) for node in lost) and (other := whole()) is not None:
+            groups += self._find(other, lost)
+        self._group_of = {node: group for group in groups for node in group}
+
+    def _find(self, partition: ObservedPartition, nodes: Sequence[torch.fx.Node]) -> list[list[torch.fx.Node]]:
+        """Find which of the nodes have a value in the model of a partition, in groups to run together."""
+        values = {name for node in partition.model.graph.node for name in node.output if name}
+        values |= {tensor.name for tensor in partition.model.graph.initializer}
+        singles = [node for node in nodes if is_single(node.meta.get("val"))]
+        makers = {node: maker_of(node) for node in singles}
+        # An item of an operator's results has its own name or, more likely, that of the operator and a number; see `conversion.converter`.
+        names = {node: (*(() if place is None else (f"{maker.name}.{place}",)), node.name) for node, (maker, place) in makers.items()}
+        found = {node: name for node in singles if (name := next(filter(values.__contains__, names[node]), None))}
+        self._names |= found
+        self.holders |= dict.fromkeys(found, partition)
+        return list(_groups(found))
+
+    def take(self, node: torch.fx.Node) -> Any:
+        """Take the value of a node, in the order of the graph; None if no model holds it or the run failed (see `why_not`)."""
+        if node in self._group_of and node not in self._values and node not in self._failures:
+            self._run(self._group_of[node])
+        return self._values.pop(node, None)
+
+    def name(self, node: torch.fx.Node) -> str | None:
+        """Name of the value in the model that computed it; None if there is none, or the run failed."""
+        return None if node in self._failures else self._names.get(node)
+
+    def why_not(self, node: torch.fx.Node) -> str:
+        """Say why there is no value of a node."""
+        return self._failures.get(node, "not in the model: rewritten during conversion")
+
+    def _run(self, group: Sequence[torch.fx.Node]) -> None:
+        """Run for the values of a group; if that fails, with rewrites, which some models need to run; then without the value at fault."""
+        level: str | None
+        wanted, level = list(group), "disable"
+        while wanted and (error := self._attempt(wanted, level)) is not None:
+            if level is None:
+                self._leave_out(wanted, error)
+            level = "disable" if level is None else None
+
+    def _attempt(self, wanted: Sequence[torch.fx.Node], level: str | None) -> Exception | None:
+        try:
+            self._values |= self._results(wanted, level)
+        except Exception as error:  # noqa: BLE001 - recorded as the reason why these values were not compared
+            return error
+        return None
+
+    def _results(self, wanted: Sequence[torch.fx.Node], level: str | None) -> dict[torch.fx.Node, Any]:
+        partition = self.holders[wanted[0]]
+        model = with_outputs(partition.model, [self._names[node] for node in wanted])
+        session = session_with(partition, self._args, level=level, model=model)
+        made = partition.uncounted(session, values=[(self._names[node], node) for node in wanted])(*self._args)
+        # The model may compute a value in a wider type than PyTorch.
+        return {
+            node: value.to(node.meta["val"].dtype) if isinstance(value, torch.Tensor) else value
+            for node, value in zip(wanted, made, strict=True)
+        }
+
+    def _leave_out(self, wanted: list[torch.fx.Node], error: Exception) -> None:
+        """Note the failure of the values that an error names, or of all, and remove them from those that are wanted."""
+        is_stale = isinstance(error, WeightChanged)
+        reason = str(error) if is_stale else f"ONNX Runtime does not return it: {type(error).__name__}: {error}"
+        named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self._names[node])}(?![\w.]*\w)", str(error))]
+        for node in named if 0 < len(named) < len(wanted) else list(wanted):
+            self._failures[node] = reason[:300]
+            wanted.remove(node)
+
+
+def session_with(
+    partition: ObservedPartition,
+    args: Sequence[Any],
+    *,
+    level: str | None = None,
+    without: Sequence[str] = (),
+    model: onnx.ModelProto | None = None,
+) -> onnxruntime.InferenceSession:
+    """Create a session beside the one that runs, with its level and model unless others are given; LookupError if PyTorch runs it."""
+
+    @contextlib.contextmanager
+    def at_level(options: onnxruntime.SessionOptions) -> Iterator[None]:
+        before = options.graph_optimization_level
+        options.graph_optimization_level = before if level is None else getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
+        try:
+            yield
+        finally:
+            options.graph_optimization_level = before
+
+    twin = partition.twin(args, at_level, model=model, without=without)
+    if twin is None:
+        raise LookupError("no session runs this partition")
+    return twin.session
+
+
+def is_single(value: object) -> bool:
+    """Tell whether a fake value is one tensor or number, not a tuple."""
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymBool, bool, int))
+
+
+def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
+    group: list[torch.fx.Node] = []
+    total = 0
+    for node in found:
+        size = provenance.tensor_bytes(node.meta["val"])
+        if group and total + size > GROUP_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(node)
+        total += size
+    if group:
+        yield group

@@ -14,7 +14,7 @@ import torch.fx
 from torch.fx.node import map_aggregate
 
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
-from ortlens.lens.verify.excuses import LEAVES_UNWRITTEN, UNINITIALISED, excuse, is_at_fault
+from ortlens.lens.verify.excuses import LEAVES_UNWRITTEN, OF_NODES, UNINITIALISED, excuse, is_at_fault
 from ortlens.lens.verify.float64 import Missing, call_in_double, widened
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class SingleOps:
             else:
                 judge(verdict, alone.ort, alone.eager, alone.double, tolerances)
             if verdict.ok is False:
-                excuse(verdict, alone)
+                excuse(verdict, alone, OF_NODES)
             is_at_fault(verdict, alone)
             yield verdict
 

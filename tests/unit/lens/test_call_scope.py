@@ -233,6 +233,12 @@ def test_backward_and_random_numbers_are_covered() -> None:
     torch.testing.assert_close(double, expected, rtol=1e-13, atol=1e-15)
 
 
+def test_whole_numbers_are_those_of_double_precision() -> None:
+    with Float64Run() as run:
+        place = ((torch.tensor([1.0, 1.5]) + 2.0**25) - 2.0**25).argmax() + 1
+    assert (int(place), run.double_of(place)) == (1, torch.tensor(2))
+
+
 def test_lines_are_those_that_made_wrote_or_first_read() -> None:
     x, unread = torch.rand(3), torch.rand(3)
     with Float64Run() as run:

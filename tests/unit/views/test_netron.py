@@ -25,9 +25,9 @@ from ortlens.trace.records import Capture
 from ortlens.views import netron
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.netron import embedding, page_policy
+from tests.onnx_models import everything, model_of
 from tests.recorded import FILES, recorded
 from tests.unit.views.elements import Elements
-from tests.unit.views.onnx_models import everything, model_of
 from tests.unit.views.sample_captures import HOSTILE
 
 if TYPE_CHECKING:

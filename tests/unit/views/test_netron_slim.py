@@ -10,8 +10,8 @@ from onnx import TensorProto
 
 from ortlens.model_file import BYTES, FIXED32, FIXED64, VARINT, WireError, fields
 from ortlens.views.slim_model import KEPT_TENSOR_BYTES, field_bytes, slim_model
+from tests.onnx_models import everything
 from tests.recorded import recorded
-from tests.unit.views.onnx_models import everything
 
 
 def tensors(model: onnx.ModelProto) -> list[TensorProto]:

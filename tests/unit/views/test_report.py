@@ -21,10 +21,10 @@ from ortlens.views import report
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.report import BUDGET_BYTES, current_kernels, report_page
 from tests.facts import head
+from tests.onnx_models import model_of
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, node, partition
 from tests.unit.views.elements import Elements
-from tests.unit.views.onnx_models import model_of
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES, captured, hostile
 
 if TYPE_CHECKING:

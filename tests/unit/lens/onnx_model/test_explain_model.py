@@ -14,13 +14,16 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto as T
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import ortlens
+from ortlens._process import heap_bytes
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.sessions import ACCEPTED
+from ortlens.lens.onnx_model.source import source_of
+from tests.onnx_models import onnx_model
 from tests.unit.analysis.test_findings_rules import CASES
 
 if TYPE_CHECKING:
@@ -32,26 +35,9 @@ if TYPE_CHECKING:
 RNG = np.random.default_rng(0)
 
 
-def model_of(  # noqa: PLR0913 - what a model is made of
-    nodes: list[onnx.NodeProto],
-    inputs: list[Any],
-    outputs: list[Any],
-    constants: dict[str, Any] | None = None,
-    *,
-    opset: int = 18,
-    domains: tuple[str, ...] = (),
-    ir_version: int = 10,
-) -> onnx.ModelProto:
-    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
-    ends = [[helper.make_tensor_value_info(*each) if isinstance(each, tuple) else each for each in side] for side in (inputs, outputs)]
-    graph = helper.make_graph(nodes, "graph", ends[0], ends[1], held)
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
-
-
 def small() -> onnx.ModelProto:
     """A convolution with a nameless and a named node, and a symbolic batch."""
-    return model_of(
+    return onnx_model(
         [
             helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
             helper.make_node("Relu", ["c"], ["r"], name="relu"),
@@ -100,6 +86,17 @@ def test_every_form_of_a_model_gives_the_same(path: Path) -> None:
         lens = ortlens.explain(form, calls=1)(x=np.ones((1, 3, 10, 10), np.float32))
         assert lens.nodes.target.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]
     assert forms[-1] == onnx.load(path)
+
+
+@pytest.mark.skipif(heap_bytes() is None, reason="the C library does not tell what it holds")
+def test_weights_are_freed_once_a_model_is_read(tmp_path: Path) -> None:
+    weights = {"w": np.ones((1 << 12, 1 << 11), np.float32)}
+    ends = [("x", T.FLOAT, [1, 1 << 12])], [("y", T.FLOAT, [1, 1 << 11])]
+    onnx.save(onnx_model([helper.make_node("MatMul", ["x", "w"], ["y"])], *ends, weights), tmp_path / "large.onnx")
+    before = heap_bytes() or 0
+    source = source_of(tmp_path / "large.onnx")
+    assert source.constant_bytes == 1 << 25
+    assert (heap_bytes() or 0) - before < 1 << 22
 
 
 def test_kernels_lead_back_to_nodes_and_views_and_files_work(path: Path, tmp_path: Path) -> None:
@@ -169,7 +166,7 @@ def test_wrong_inputs_are_refused_by_name(path: Path, given: dict[str, Any], mes
 
 
 def test_generated_inputs_find_sizes_that_the_model_takes() -> None:
-    fussy = model_of(
+    fussy = onnx_model(
         [helper.make_node("Reshape", ["x", "shape"], ["y"])],
         [("x", T.FLOAT, ["a", "b"])],
         [("y", T.FLOAT, None)],
@@ -188,7 +185,7 @@ def refused(model: Path | onnx.ModelProto) -> str:
 
 def test_what_onnx_runtime_cannot_load_is_refused_with_what_to_do() -> None:
     ends = [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])]
-    strange = model_of([helper.make_node("Turn", ["x"], ["y"], domain="com.acme")], *ends, domains=("com.acme",))
+    strange = onnx_model([helper.make_node("Turn", ["x"], ["y"], domain="com.acme")], *ends, domains=("com.acme",))
     assert re.search(r"com\.acme::Turn.*register_custom_ops_library", refused(strange), re.DOTALL)
     new = small()
     new.ir_version = 99
@@ -197,7 +194,7 @@ def test_what_onnx_runtime_cannot_load_is_refused_with_what_to_do() -> None:
 
 def test_a_rewrite_that_breaks_a_model_is_named_and_can_be_disabled() -> None:
     nodes = [helper.make_node("Identity", ["x"], ["kept"]), helper.make_node("Div", ["one", "x"], ["q"])]
-    model = model_of(
+    model = onnx_model(
         [*nodes, helper.make_node("Mul", ["kept", "q"], ["y"])], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])], {"one": np.float32(1)}
     )
     x = np.array([1, 2], np.float32)
@@ -251,14 +248,10 @@ def test_the_users_session_options_are_used_and_kept(path: Path) -> None:
 
 def ending_in(element: int) -> onnx.ModelProto:
     """A model of one operator whose output has an element type."""
-    x, y = helper.make_tensor_value_info("x", T.FLOAT, [4]), helper.make_tensor_value_info("y", element, [4])
-    made = [helper.make_node("Cast", ["x"], ["y"], to=element)]
-    constants = []
+    node = helper.make_node("Cast", ["x"], ["y"], to=element)
     if element != T.BFLOAT16:
-        made = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"])]
-        constants = [helper.make_tensor("scale", T.FLOAT, [], [0.5]), helper.make_tensor("zero", element, [], [0])]
-    graph = helper.make_graph(made, "ending", [x], [y], initializer=constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        node = helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], output_dtype=element)
+    return onnx_model([node], [("x", T.FLOAT, [4])], [("y", element, [4])], {"scale": np.float32(0.5)}, opset=21)
 
 
 @pytest.mark.parametrize("element", [T.BFLOAT16, T.INT4])

@@ -11,11 +11,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto as T
-from onnx import helper, numpy_helper
 
 import ortlens
 from ortlens.errors import UsageError
+from tests.onnx_models import product
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,20 +22,9 @@ if TYPE_CHECKING:
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
-def model() -> onnx.ModelProto:
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("Relu", ["m"], ["y"], name="relu")],
-        "product",
-        [helper.make_tensor_value_info("x", T.FLOAT, ["rows", 4])],
-        [helper.make_tensor_value_info("y", T.FLOAT, ["rows", 3])],
-        [numpy_helper.from_array(np.ones((4, 3), np.float32), "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
 @pytest.fixture
 def session() -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model().SerializeToString(), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(product(4, 3).SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def calls(lens: ortlens.OnnxLens) -> int:
@@ -77,7 +65,7 @@ def test_closing_leaves_the_session_as_it_was(session: onnxruntime.InferenceSess
 
 
 def test_a_session_is_freed_with_its_last_reference() -> None:
-    other = onnxruntime.InferenceSession(model().SerializeToString())
+    other = onnxruntime.InferenceSession(product(4, 3).SerializeToString())
     lens = ortlens.watch(other)
     lens.close()
     lens.session = None
@@ -161,14 +149,14 @@ def test_profiling_a_watched_session_is_no_call_of_it(session: onnxruntime.Infer
 @pytest.mark.parametrize("gone", ["deleted", "replaced", "damaged"])
 def test_a_session_whose_file_is_gone_is_watched_all_the_same(gone: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(model(), path)
+    onnx.save(product(4, 3), path)
     session = onnxruntime.InferenceSession(str(path))
     if gone == "deleted":
         path.unlink()
     elif gone == "damaged":
         path.write_bytes(b"something else")
     else:
-        other = model()
+        other = product(4, 3)
         other.graph.input[0].name = other.graph.node[0].input[0] = "z"
         onnx.save(other, path)
     with ortlens.watch(session) as lens:

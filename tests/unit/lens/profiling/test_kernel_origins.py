@@ -12,6 +12,7 @@ from onnx import helper
 
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, FX_NODES_KEY, INFERRED_KEY, iter_nodes, provenance_of
 from ortlens.lens.profiling import kernel_origins
+from tests.onnx_models import onnx_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +28,8 @@ def made(op_type: str, inputs: list[str], output: str, fx: str, **attributes: An
 
 
 def model(nodes: list[onnx.NodeProto], output: str, shapes: dict[str, list[int]], **constants: np.ndarray[Any, Any]) -> onnx.ModelProto:
-    values = {name: helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in shapes.items()}
-    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
-    inputs = [value for name, value in values.items() if name != output]
-    graph = helper.make_graph(nodes, "g", inputs, [values[output]], initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    inputs = [(name, FLOAT, shape) for name, shape in shapes.items() if name != output]
+    return onnx_model(nodes, inputs, [(output, FLOAT, shapes[output])], constants)
 
 
 def optimized(before: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
