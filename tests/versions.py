@@ -40,7 +40,7 @@ REQUIREMENTS = (
     *OLDEST,
     *("numpy==2.*", "pandas==3.*", "onnx==1.*"),
 )
-PART = ("tests/unit/trace/test_frames.py", "tests/hostile/test_onnx_models.py", "tests/integration/test_capture.py")
+PART = ("tests/unit/trace/test_schema.py", "tests/hostile/test_onnx_models.py", "tests/integration/test_capture.py")
 _TRACED = tuple(f"tests/integration/test_{name}.py" for name in ("breaks", "break_kinds", "recompile_kinds", "freeze", "capture"))
 PART_OF_PYTHON = (*PART[:2], *_TRACED)
 PART_OF_TORCH = ("tests/conformance", "tests/unit/lens", *_TRACED)

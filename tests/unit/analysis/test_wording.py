@@ -16,7 +16,6 @@ from tests.unit.analysis import (
     test_advice,
     test_findings_calls,
     test_findings_rules,
-    test_findings_slower,
     test_generation,
     test_numbers,
     test_overview,
@@ -33,8 +32,8 @@ WORDING = Path(__file__).with_name("wording.txt")
 
 def findings() -> Iterator[str]:
     told = [(rule, fires) for rule, fires, *_ in test_findings_rules.CASES]
-    for module in (test_findings_rules, test_findings_slower, test_findings_calls, test_ranks):
-        told += module.WORDED
+    for worded in (test_findings_rules.WORDED, test_findings_calls.WORDED_BESIDE_TORCH, test_findings_calls.WORDED, test_ranks.WORDED):
+        told += worded
     for rule, capture in told:
         for item in found(capture, rule):
             yield f"{rule}: {item.title} | {item.evidence} | {item.hazard} | {item.mitigation}"
