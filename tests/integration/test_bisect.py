@@ -1,11 +1,11 @@
 """One program across versions: planted differences are named with their node. Versions are ONNX Runtime with a fault built around it."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,10 +18,6 @@ from ortlens.studies.bisect import Axes, BisectedSide, Bisection, bisect, growth
 from ortlens.studies.bisect_text import sentences, write_issue
 from ortlens.studies.environments import install, pip_refusal, place_of
 from tests.answers import answered
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 AROUND = """
 import importlib.machinery, importlib.util, os, sys

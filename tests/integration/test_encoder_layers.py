@@ -1,7 +1,5 @@
 """`nn.TransformerEncoder` and `nn.MultiheadAttention` in inference, where PyTorch runs one operator per layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,11 +1,10 @@
 """Each export of one real capture, read by the tool that it is for."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,13 +14,9 @@ import ortlens
 from ortlens.analysis.answers.surveyed import key_figures
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
+from ortlens.trace.records import Capture
 from ortlens.trace.schema import TABLES
 from tests.facts import head
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ortlens.trace.records import Capture
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 

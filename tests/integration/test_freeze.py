@@ -1,15 +1,15 @@
 """A frozen callable does what its source does, refuses what it was not traced for, and never shares memory between calls."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math
 import pickle
 import re
 import warnings
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,17 +21,11 @@ from torch.utils import _pytree
 import ortlens
 from ortlens import _torch
 from ortlens.backend.api import OrtBackend
-from ortlens.backend.freeze.frozen import lowered_for
+from ortlens.backend.freeze.frozen import Frozen, lowered_for
 from ortlens.backend.freeze.tracing import program_of
 from ortlens.errors import UsageError
 from ortlens.lens.freezing import call_text, refusal_of
 from tests.threads import in_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ortlens.backend.freeze.frozen import Frozen
 
 
 def same(actual: Any, expected: Any) -> None:  # noqa: ANN401 - results of any structure

@@ -1,11 +1,11 @@
 """The magics in a real IPython shell."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -19,10 +19,6 @@ import ortlens
 from ortlens.magic import unload
 from ortlens.trace.recorder import CURRENT
 from ortlens.views.widget import SelectionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SET_UP = """\
 import torch

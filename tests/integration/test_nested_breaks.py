@@ -1,8 +1,7 @@
 """A break in a called function ends the outer graphs, or does not (`nested_graph_breaks`): counts, places, stacks and costs are right."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +9,6 @@ import torch._dynamo
 from torch import nn
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Dynamo about what it cannot trace
 

@@ -1,12 +1,11 @@
 """ONNX files of several exporters: explained as they are, with the results of ONNX Runtime, or refused with a reason."""
 
-from __future__ import annotations
-
 import runpy
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,9 +22,6 @@ from torch import nn
 import ortlens
 from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.errors import OrtLensError, SessionError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "onnx"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

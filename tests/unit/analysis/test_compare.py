@@ -1,33 +1,25 @@
 """Comparing captures: what is aligned, what differs, and when a time does."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.analysis.answers.check import Limits, verdicts_of
-from ortlens.analysis.compare.comparison import compared
+from ortlens.analysis.compare.changes import Change
+from ortlens.analysis.compare.comparison import Compared, compared
 from ortlens.analysis.compare.durations import Machine, band_of, verdict_of
-from ortlens.analysis.compare.side_by_side import panes
+from ortlens.analysis.compare.kernels import KernelTime
+from ortlens.analysis.compare.side_by_side import PaneRow, PaneSide, panes
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.errors import UsageError
 from ortlens.trace.records import Break, Capture, Finding, Numeric, Recompile, Run
 from ortlens.views.comparison_screen import kernel_words
 from tests.recorded import COMPARED, FILES, recorded
 from tests.unit.analysis import hand_made
-
-if TYPE_CHECKING:
-    from ortlens.analysis.compare.changes import Change
-    from ortlens.analysis.compare.comparison import Compared
-    from ortlens.analysis.compare.kernels import KernelTime
-    from ortlens.analysis.compare.side_by_side import PaneRow, PaneSide
-
 
 PLAIN = sorted(path.stem for path in COMPARED.glob("plain*.ortlens"))
 PLANTED = sorted(path.stem for path in COMPARED.glob("planted*.ortlens"))

@@ -1,11 +1,10 @@
 """Entries of the list of actions: one per cause, with what follows from it, and none that refers to nothing or contradicts another."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +18,6 @@ from tests.recorded import FILES, recorded
 from tests.unit.analysis import test_findings_rules
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, graph, node, session
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 CAPTURES = {
     **SAMPLES,

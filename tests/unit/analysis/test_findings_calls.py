@@ -1,16 +1,14 @@
 """The rules about a measured call as a whole, and about what PyTorch runs faster: thresholds, causes, and one finding per cause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Figures, Finding, GuardCost, Step
+from ortlens.trace.records import Break, Capture, Figures, Finding, GuardCost, LedgerPart, Step
 from ortlens.views.tiles import tiles_of
 from tests.facts import head
 from tests.unit.analysis.hand_made import (
@@ -28,9 +26,6 @@ from tests.unit.analysis.hand_made import (
     partition,
     session,
 )
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, LedgerPart
 
 
 def slow_call(plain: int, **parts: int) -> Capture:

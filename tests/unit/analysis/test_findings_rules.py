@@ -1,7 +1,5 @@
 """Each rule on a capture made by hand: one that it fires on, and one just below its threshold that it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,13 +9,10 @@ from ortlens.analysis.coverage import coverage_of, current_graphs, ort_node_coun
 from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks
-from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Partition, Recompile
+from ortlens.trace.records import Break, Capture, Fallback, FallbackCause, Finding, Graph, Partition, ReasonCode, Recompile
 from tests.facts import head
 from tests.unit.analysis.hand_made import fallback, graph, ledger, node, parted, partition, session
 from tests.unit.views.sample_captures import FILE, SAMPLES
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import FallbackCause, ReasonCode
 
 
 def test_graph_count_is_the_number_of_compile_ids() -> None:

@@ -1,7 +1,5 @@
 """How long a call takes by its records, its slowest lines, and when a difference of times counts."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import cycle

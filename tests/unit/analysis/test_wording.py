@@ -1,11 +1,9 @@
 """Sentences of findings and advice, each asserted once, in wording.txt: `kind: sentence`."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.problems.stream import problems_of
@@ -23,9 +21,6 @@ from tests.unit.analysis import (
     test_timing,
 )
 from tests.unit.analysis.hand_made import found
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WORDING = Path(__file__).with_name("wording.txt")
 

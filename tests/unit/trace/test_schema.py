@@ -1,21 +1,15 @@
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
 
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.trace import records as r
+from ortlens.trace import schema
 from ortlens.trace.schema import TABLES, frame_from_capture, table_by_name
 from tests.counting import calls_within
 from tests.unit.trace.strategies import small_capture
-
-if TYPE_CHECKING:
-    from ortlens.trace import schema
-
 
 # The public promise, written down a second time on purpose: a renamed column must fail here.
 PROMISED = {

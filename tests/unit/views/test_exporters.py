@@ -1,9 +1,8 @@
 """What exporters write: events of a trace, and the flame graph for speedscope."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from ortlens.views.speedscope import speedscope_from_capture
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, session
 from tests.unit.views.sample_captures import SAMPLES, captured
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def slices(trace: dict[str, Any], category: str) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """ONNX models on their way into Netron: weights taken out, the installed package read, whatever is wrong with either."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html
@@ -11,9 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 import pytest
@@ -33,10 +31,6 @@ from tests.recorded import FILES, recorded
 from tests.unit.views.elements import Elements
 from tests.unit.views.onnx_models import everything, model_of
 from tests.unit.views.sample_captures import HOSTILE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 NETRON = importlib.util.find_spec("netron")
 needs_netron = pytest.mark.skipif(NETRON is None, reason="needs netron")

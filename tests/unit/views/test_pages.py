@@ -1,25 +1,19 @@
 """The page of a survey and the figures of a running program: complete, escaped, and nothing is loaded."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
 from ortlens.analysis.live import LiveFigures, LiveGraph, LivePoint
+from ortlens.trace.records import Capture
 from ortlens.views.live import live_html
 from ortlens.views.survey_page import survey_page
 from tests.unit.views.elements import Elements
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ortlens.trace.records import Capture
 
 
 def good(name: str, capture: Capture, folder: Path) -> SurveyRow:

@@ -1,12 +1,10 @@
 """Every renderer over every sample, so that a new renderer or situation is tested at birth."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -25,9 +23,6 @@ from tests.facts import head
 from tests.unit.analysis.hand_made import ledger
 from tests.unit.views.elements import Elements
 from tests.unit.views.sample_captures import SAMPLES, hostile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @cache

@@ -1,7 +1,5 @@
 """The report: one file, whole or not at all, the same for equal captures, and nothing in it that must not be."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -9,7 +7,8 @@ import math
 import re
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from ortlens.trace import store
 from ortlens.trace.facts import facts_of
+from ortlens.trace.records import Capture
 from ortlens.views import report
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.markup import _environment
@@ -29,12 +29,6 @@ from tests.unit.analysis.hand_made import graph, kernel, node, partition
 from tests.unit.views.elements import Elements
 from tests.unit.views.onnx_models import model_of
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES, captured, hostile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ortlens.trace.records import Capture
-
 
 PIECES = recorded("pieces")
 

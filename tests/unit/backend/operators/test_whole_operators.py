@@ -1,10 +1,9 @@
 """Operators that torch takes apart while tracing: whole where that is faster, with PyTorch's numbers either way."""
 
-from __future__ import annotations
-
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +15,6 @@ from ortlens import _torch
 from ortlens.backend.operators import registry
 from ortlens.backend.operators.facts import Tracing
 from tests.integration.against_eager import same_as_eager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 aten = torch.ops.aten
 LARGE, SMALL = torch.randn(2, 3, 64, 64), torch.randn(1, 2, 5, 6)

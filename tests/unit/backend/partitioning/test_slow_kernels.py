@@ -1,17 +1,13 @@
 """Operators that stay in PyTorch where they are large enough for its faster kernel to be worth a partition more."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LARGE, SMALL = (512, 1024), (8, 16)
 CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

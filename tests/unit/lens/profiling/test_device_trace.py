@@ -1,7 +1,5 @@
 """What is read of torch's profiler: events of CUDA as Kineto tells them, and a real profile of the CPU."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from dataclasses import dataclass, replace

@@ -1,9 +1,8 @@
 """Reading a profile: own times, runs that count, why kernels are on the CPU, and how much the profiler makes a run longer."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import parser
@@ -14,9 +13,6 @@ from ortlens.lens.observing.time_budget import FEWEST, MOST, STABLE_S, Repeats
 from ortlens.lens.profiling.kernel_records import with_copies, with_refusals
 from ortlens.lens.profiling.profiles import ProfiledKernel, ProfileIncomplete, measure_cost, quiet_mean, read_profile
 from ortlens.trace.records import Kernel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(ts: int, dur: int = 90) -> dict[str, Any]:
