@@ -1,7 +1,5 @@
 """ONNX models made by hand, with weights wherever a model may hold some."""
 
-from __future__ import annotations
-
 import onnx
 from onnx import TensorProto, helper
 
