@@ -133,7 +133,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 """An entry of the checkpoint, what it is, and what is said of it."""
 
 
-@pytest.mark.parametrize("cases", [*((case,) for case in WRONG), ("missing buffer", "shape", "extra")])
+@pytest.mark.parametrize("cases", [("transposed",), ("dtype", "integer"), ("missing", "missing buffer", "extra", "shape", "rank")])
 def test_weights_that_do_not_fit_are_named_and_nothing_is_written(
     cases: tuple[str, ...], without_data: dict[str, Lens], deployed: Path
 ) -> None:

@@ -186,6 +186,8 @@ def test_states_stay_within_their_range(kind: type[nn.LSTM | nn.GRU | nn.RNN]) -
     assert float(steps.max()) <= 1.0
     torch.testing.assert_close(steps, layer(x)[0])
     assert not lens.captured().fallbacks
+    (model,) = lens.captured().models
+    assert f"{'Scan' if kind is nn.RNN else kind.__name__}:1" in model.ops, "one operator, as in a frozen one"
 
 
 @torch.no_grad()
