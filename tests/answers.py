@@ -1,7 +1,5 @@
 """What `--json` prints, held against the published schema."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

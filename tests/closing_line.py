@@ -1,7 +1,5 @@
 """Adds up the closing lines of several runs of pytest, for CI, which reads one: `python tests/closing_line.py LOG...`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

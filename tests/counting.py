@@ -1,13 +1,8 @@
 """Counts what code does, where a clock would answer differently on a busy machine."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
+from collections.abc import Callable
+from types import FrameType
 
 
 def calls_within(function: Callable[..., object], *args: object) -> list[str]:

@@ -1,18 +1,12 @@
 """Facts about a capture, as tests write them: named texts, of which those that views list as figures become figures."""
 
-from __future__ import annotations
-
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ortlens.trace.records import Figures, MachinePeak, SideResult
-from ortlens.trace.schema import FIGURES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ortlens.trace.schema import Column
+from ortlens.trace.schema import FIGURES, Column
 
 _DIGITS = 15  # of an integer: a damaged capture may hold any number
 _BOOLS = {"1": True, "yes": True, "no": False}

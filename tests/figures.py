@@ -1,16 +1,12 @@
 """Figures of the documentation, in docs/data: written by what measures them, read by tests and by docs/pages.py."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 DATA = Path(__file__).resolve().parents[1] / "docs" / "data"
 

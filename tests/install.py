@@ -6,8 +6,6 @@ the block is for: the demo, or reading a capture. TEXT chooses the blocks that c
 `PIP_FIND_LINKS` and their like hold for pip and uv, as for a user.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -4,8 +4,6 @@ The libraries are installed in build/integrations, on top of the environment tha
 measures models of these libraries for the last section of the page, see `tests.libraries`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

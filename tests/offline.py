@@ -1,7 +1,5 @@
 """No test opens a connection to another machine: one that is tried fails, and fails the test too where a library swallows the error."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 from typing import Any

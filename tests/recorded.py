@@ -1,15 +1,10 @@
 """Captures that the recorder really wrote, by name. Provenance: the README beside each."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortlens.trace import store
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
+from ortlens.trace.records import Capture
 
 HERE = Path(__file__).parent
 COMPARED = HERE / "data" / "compare"

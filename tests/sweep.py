@@ -1,7 +1,5 @@
 """Runs the cases of a sweep in processes of their own, so that one that crashes or hangs is a row and not the end."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -11,15 +9,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ortlens.studies.apart import ProcessLimits, ProcessResult, run_in_subprocess
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 CaseT = TypeVar("CaseT", str, int)

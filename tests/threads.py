@@ -1,16 +1,11 @@
 """Runs work in several threads that begin at once, and lets torch compute with a number of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager

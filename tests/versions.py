@@ -6,8 +6,6 @@ installed has the reason there.
 Torch comes with its libraries, 5 GB per version: it is deleted after its run, as a Python is, but for `--keep`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -17,15 +15,13 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortlens.studies.environments import install, pip_refusal, place_of
 from tests.faults.register import MEASURED
 from tests.figures import read, write
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "versions"
@@ -40,7 +36,7 @@ REQUIREMENTS = (
     *OLDEST,
     *("numpy==2.*", "pandas==3.*", "onnx==1.*"),
 )
-PART = ("tests/unit/trace/test_frames.py", "tests/hostile/test_onnx_models.py", "tests/integration/test_capture.py")
+PART = ("tests/unit/trace/test_schema.py", "tests/hostile/test_onnx_models.py", "tests/integration/test_capture.py")
 _TRACED = tuple(f"tests/integration/test_{name}.py" for name in ("breaks", "break_kinds", "recompile_kinds", "freeze", "capture"))
 PART_OF_PYTHON = (*PART[:2], *_TRACED)
 PART_OF_TORCH = ("tests/conformance", "tests/unit/lens", *_TRACED)

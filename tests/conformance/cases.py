@@ -1,7 +1,5 @@
 """The classic operator cases. What an operator does with plain numbers is in the database that `tests.opinfo` goes through."""
 
-from __future__ import annotations
-
 import math
 
 import torch

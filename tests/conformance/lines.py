@@ -1,7 +1,5 @@
 """The promises of the removed backend's successor, line by line, and the tests that hold each of them."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from pathlib import Path

@@ -2,10 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,12 +13,8 @@ from torch.utils import _pytree as pytree
 
 import ortlens
 from ortlens import Lens
+from ortlens.trace.records import Capture
 from tests.integration.against_eager import SEED, assert_same, twin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ortlens.trace.records import Capture
 
 _CHECKS = "aten._assert_"  # of values and sizes that depend on data
 

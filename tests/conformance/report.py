@@ -1,7 +1,5 @@
 """Run the suite and write its counts into docs/data/conformance.json: `python -m tests.conformance.report`."""
 
-from __future__ import annotations
-
 import collections
 import datetime as dt
 import os
@@ -9,15 +7,12 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.conformance.lines import LINES
 from tests.figures import read, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parents[2]
 

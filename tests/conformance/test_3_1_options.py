@@ -2,15 +2,15 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import re
 import subprocess
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -22,10 +22,6 @@ from torch import nn
 import ortlens
 from ortlens import ExportOptions, Lens, OrtBackend, OrtBackendOptions, UsageError
 from ortlens.backend.runtime import devices
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 X = torch.linspace(-1, 1, 6)
 CPU, CUDA, MAIA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "MAIAExecutionProvider", "OpenVINOExecutionProvider"

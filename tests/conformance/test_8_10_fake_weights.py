@@ -2,9 +2,8 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -15,9 +14,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ortlens
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = torch.linspace(-1, 1, 12).view(2, 6)
 

@@ -2,25 +2,19 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import copy
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 
 import ortlens
+from ortlens import Lens
 from tests.conformance.operator_case import Calls, r
 from tests.integration.against_eager import assert_same
-
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
-    from ortlens import Lens
 
 
 def as_its_module(program: ExportedProgram, *args: Any, **kwargs: Any) -> Lens:

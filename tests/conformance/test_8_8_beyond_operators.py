@@ -2,9 +2,8 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +16,6 @@ from torch.nn.attention.flex_attention import flex_attention
 from ortlens import Lens
 from tests.conformance.operator_case import r, stays_of
 from tests.integration.against_eager import same_as_eager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def branches(x: torch.Tensor) -> Any:

@@ -1,7 +1,5 @@
 """CONTRACT 8.8: the classic operator cases, static and dynamic through `torch.compile`, and as ExportedProgram."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -2,12 +2,12 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import copy
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+import onnx
 import pytest
 import torch
 import transformers
@@ -15,15 +15,9 @@ from torch import nn
 
 from ortlens import Lens
 from ortlens.backend.runtime import devices
+from ortlens.trace.records import Capture
 from tests.conformance.operator_case import r
 from tests.integration.against_eager import same_as_eager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import onnx
-
-    from ortlens.trace.records import Capture
 
 BATCHES = (3, 5, 8, 2)
 

@@ -1,7 +1,5 @@
 """The table of lines, the tests and the recorded results are about the same promises."""
 
-from __future__ import annotations
-
 from tests.conformance.lines import LINES, Line, written_tests
 from tests.figures import read
 

@@ -2,10 +2,9 @@
 
 # ruff: noqa: ANN401 - results of modules are Any in torch itself
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +13,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STEPS = 20
 LOSS_TOLERANCE = 1e-3

@@ -4,8 +4,6 @@
 `--issue NAME` prints an issue about one fault.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

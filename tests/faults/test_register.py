@@ -1,14 +1,13 @@
 """Every fault of the register is still there in the installed version of ONNX Runtime, and ortlens gives PyTorch's answer nonetheless."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -19,10 +18,6 @@ from torch.nn import functional
 from ortlens import doctor
 from tests.faults.__main__ import complaints
 from tests.faults.register import FAULTS, MEASURED, faults_of, script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = onnxruntime.__version__

@@ -1,22 +1,14 @@
 """What random programs found stays mended."""
 
-from __future__ import annotations
-
 import collections
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from tests.fuzz.claims import CLAIMS
 from tests.fuzz.finds import FINDS, GRAPH_FINDS
-from tests.fuzz.oracle import judge, judge_graph
-from tests.fuzz.program import merged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.fuzz.oracle import Verdict
-    from tests.fuzz.program import Program
+from tests.fuzz.oracle import Verdict, judge, judge_graph
+from tests.fuzz.program import Program, merged
 
 _TOGETHER = 9
 

@@ -1,9 +1,5 @@
 """Whatever happens to a model, in whatever order: the next answer is PyTorch's. A few short lives; `make sweep-soak` lives long ones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from torch import nn
@@ -12,9 +8,6 @@ from ortlens import OrtBackend
 from tests.fuzz.lives import KINDS, UNCOUNTED, every_change, failure_of, life, lived, random_life
 from tests.fuzz.plants import planted
 from tests.threads import in_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +49,7 @@ def test_a_life_is_lived_in_onnx_runtime() -> None:
 def test_a_weight_swapped_while_threads_call_is_the_one_or_the_other() -> None:
     """Never a mixture, never a third."""
     net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8))
-    weights: Sequence[nn.Parameter] = [nn.Parameter(torch.rand(8)) for _ in range(2)]
+    weights = [nn.Parameter(torch.rand(8)) for _ in range(2)]
     inputs, expected = [torch.randn(2, 6) for _ in range(_THREADS)], []
     for weight in weights:
         net[1].weight = weight

@@ -1,7 +1,5 @@
 """The judge sees planted defects. How soon the generator finds them is measured by `python -m tests.fuzz --plants`."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fuzz.oracle import judge, judge_graph

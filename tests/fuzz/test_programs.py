@@ -1,10 +1,10 @@
 """A few random programs, and what the judge makes of single ones. `make sweep-fuzz` goes beyond them."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +14,6 @@ from tests.fuzz.oracle import Difference, Verdict, judge
 from tests.fuzz.plants import planted
 from tests.fuzz.program import Program, program
 from tests.fuzz.sweep import rows_of, touched_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.slow

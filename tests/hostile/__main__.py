@@ -4,8 +4,6 @@ A load gives a `CaptureError` or a right capture, whose summary has no control c
 number: `--only N` repeats one. A model is explained, in a process of its own: ONNX Runtime may end it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

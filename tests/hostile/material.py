@@ -1,7 +1,5 @@
 """The files that are damaged: small ones, because most of a large one is like the rest."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

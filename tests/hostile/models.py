@@ -1,13 +1,13 @@
 """ONNX models damaged at random, and what explaining them gives."""
 
-from __future__ import annotations
-
 import contextlib
+import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 
@@ -15,10 +15,6 @@ import ortlens
 from ortlens.errors import OrtLensError
 from tests.hostile.mutations import BYTES, LONGEST_S, Verdict
 from tests.sweep import rows_of_each, say_row
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterable, Sequence
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "onnx"
 _MEMORY = 8 << 30

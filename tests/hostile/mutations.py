@@ -1,22 +1,18 @@
 """Captures and journals damaged at random, and what loading them gives."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortlens.errors import CaptureError
 from ortlens.trace import store
 from ortlens.trace.journal import SAVED
 from ortlens.views.rendering import summary
 from tests.unit.trace.strategies import entries_in, journal_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "captures"
 LONGEST_S = 10.0

@@ -1,15 +1,10 @@
 """Files from strangers: six hundred damaged ones here, a hundred thousand with `make sweep-hostile`."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.hostile.material import originals
 from tests.hostile.mutations import verdict_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_damaged_file_is_refused_or_loads_rightly(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """ONNX models from strangers: refused before ONNX Runtime gets them, or explained; nothing outside their folder is read."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,10 +20,6 @@ from ortlens.errors import OrtLensError, UsageError
 from ortlens.model_file import read_model, refuse_unsafe
 from tests.hostile.models import judged_model, models, mutated_model
 from tests.onnx_models import onnx_model
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 RELU = [helper.make_node("Relu", ["x"], ["y"])]
 ADD = [helper.make_node("Add", ["x", "w"], ["y"])]

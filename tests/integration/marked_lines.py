@@ -1,7 +1,5 @@
 """Lines of a test that a comment at their end marks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """What a rank of the tests runs under `torchrun`: it trains a model, with the named fault on the last rank."""
 
-from __future__ import annotations
-
 import sys
 import time
 

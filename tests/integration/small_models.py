@@ -1,17 +1,13 @@
 """Architectures of the zoo with inputs for any batch size: small, with random weights, nothing is downloaded."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
 from tests.zoo.architecture import TOKENS
 from tests.zoo.table import ARCHITECTURES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class SmallModel(NamedTuple):

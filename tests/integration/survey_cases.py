@@ -1,7 +1,5 @@
 """The cases of the tests of `survey`: small models, and one that ends its process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -1,11 +1,10 @@
 """What a trace assumed about memory: frozen callables and exported programs do what PyTorch does or refuse the call."""
 
-from __future__ import annotations
-
 import copy
 import itertools
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +14,6 @@ from torch.utils import _pytree
 import ortlens
 from ortlens import OrtBackend
 from ortlens.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Tensors = tuple[Any, ...]
 

@@ -1,8 +1,6 @@
 """One model in several ways, in turns. Times are not asserted on: only that they are there, and that results match."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +12,6 @@ from ortlens.studies import bench as bench_module
 from ortlens.studies.bench import bench
 from ortlens.studies.engine import difference
 from tests.answers import answered
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def two(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,5 @@
 """Every benchmark runs and prints its figures. What the figures are depends on the machine and fails nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io
@@ -10,14 +8,12 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
 

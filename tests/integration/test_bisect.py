@@ -1,11 +1,11 @@
 """One program across versions: planted differences are named with their node. Versions are ONNX Runtime with a fault built around it."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,10 +19,6 @@ from ortlens.studies.bisect_text import sentences, write_issue
 from ortlens.studies.environments import install, pip_refusal, place_of
 from tests.answers import answered
 from tests.onnx_models import onnx_model
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 AROUND = """
 import importlib.machinery, importlib.util, os, sys

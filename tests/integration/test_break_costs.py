@@ -1,9 +1,7 @@
 """What each graph break costs per call, and what to change about it."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,11 +12,7 @@ from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import costliest_breaks, own_code_ns, price_of
 from ortlens.lens.dynamo import listener
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens.trace.records import Break
+from ortlens.trace.records import Break
 
 # Measures what breaks cost.
 pytestmark = [pytest.mark.serial, pytest.mark.timed]

@@ -1,22 +1,16 @@
 """Kinds of graph breaks: each has its place and its advice, and is gone once the advice is followed."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from types import ModuleType
-
-    from ortlens.trace.records import Break
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Dynamo about what it cannot trace, and of a program that warns
 
@@ -241,7 +235,7 @@ def graphs_without_ortlens(program: Callable[..., Any]) -> int:
 def test_breaks_have_their_count_their_lines_and_their_advice(load: Callable[..., ModuleType]) -> None:
     program = load([[line.text for line in lines] for lines in PARTS])
     source = inspect.getsource(program).splitlines()
-    first: dict[str, Break] = {}
+    first: dict[str, Any] = {}
     for number in range(len(PARTS)):
         lens, part = Lens("eager"), getattr(program, f"part_{number}")
         torch.compile(part, backend=lens)(X)

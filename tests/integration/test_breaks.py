@@ -1,19 +1,15 @@
 """Graph breaks, counted once per place, and recompiles, kept apart from them."""
 
-from __future__ import annotations
-
 import importlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from ortlens import Lens, UsageError, explain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HERE = Path(__file__)
 X = torch.linspace(0.1, 1, 5)

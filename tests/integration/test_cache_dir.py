@@ -1,14 +1,13 @@
 """`cache_dir`: what one process converted, the next one reads; whatever else lies in the folder is passed over."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,9 +17,6 @@ import ortlens
 from ortlens.backend.cache import fingerprint, store
 from tests.integration.against_eager import assert_same
 from tests.threads import in_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Small(torch.nn.Module):

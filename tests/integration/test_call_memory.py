@@ -1,7 +1,5 @@
 """What a call holds for its activations, as compiled and as it is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -2,10 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +13,6 @@ from torch import nn
 from ortlens import Lens, OrtBackend, UsageError, capture, explain
 from ortlens.backend.api import ortlens_backend
 from tests.integration.test_lens import broken, other
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 X = torch.linspace(-1, 1, 6)
 

@@ -1,11 +1,11 @@
 """Functions compiled ahead of time: right in another process, without Dynamo and conversion, and seen by a lens there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -18,10 +18,6 @@ from ortlens.backend.cache import fingerprint, store
 from ortlens.backend.runtime.runner import PartitionRunner
 from ortlens.backend.runtime.session import ModelRefused
 from tests.integration import ahead_programs as programs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FOR_CONVERTING = {"onnx_ir", "onnxscript", "ortlens.backend.planner", "ortlens.backend.operators.registry"}
 

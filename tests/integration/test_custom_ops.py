@@ -2,9 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -16,10 +16,6 @@ from torch.export import export
 import ortlens
 from ortlens import Lens, OrtBackend
 from ortlens.backend.basis import options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @torch.library.custom_op("ortlens_custom::affine", mutates_args=())

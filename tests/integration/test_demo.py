@@ -1,7 +1,5 @@
 """The demo shows every concept at once, and what it shows is really there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

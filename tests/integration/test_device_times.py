@@ -1,11 +1,10 @@
 """Times of a device, on a machine without one: the CPU's provider stands in, and what torch's profiler would see of it is made up."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import pytest
@@ -21,9 +20,6 @@ from ortlens.studies import bench as bench_study
 from ortlens.studies import engine
 from ortlens.trace.records import OUTSIDE
 from tests.onnx_models import onnx_model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CPU = "CPUExecutionProvider"
 MICRO = 1000

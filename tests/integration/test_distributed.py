@@ -1,16 +1,12 @@
 """DDP and FSDP2 on two ranks of gloo train like one process without compilation, and their graph breaks get advice that helps."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, get_args
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from tests.integration import two_ranks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADVICE = {"ddp": "DistributedDataParallel(torch.compile(", "fsdp2": "Compile each module that `fully_shard` shards"}
 

@@ -2,9 +2,8 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import ortlens
 from ortlens import Lens, UsageError, _torch
 from tests.integration.small_models import SMALL_MODELS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 executed: list[str] = []
 

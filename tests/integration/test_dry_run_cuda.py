@@ -2,9 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +15,6 @@ from torch.fx.experimental import proxy_tensor
 import ortlens
 from ortlens import UsageError, _torch, cli
 from tests.integration.small_models import SMALL_MODELS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 HAS_GPU = torch.cuda.is_available()
 with _torch.tracing_cuda() as _is_possible:

@@ -1,21 +1,16 @@
 """Symbolic sizes: one session for all of them, numbers computed where they are needed, results of any size."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from ortlens import Lens
 from ortlens.backend.runtime import runner
+from ortlens.trace.records import Capture
 from tests.integration.against_eager import same_as_eager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.trace.records import Capture
 
 SIZES = (6, 8, 10, 64)  # none makes a matrix of two columns square, for which torch 2.15 compiles again
 

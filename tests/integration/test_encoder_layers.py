@@ -1,7 +1,5 @@
 """`nn.TransformerEncoder` and `nn.MultiheadAttention` in inference, where PyTorch runs one operator per layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,9 +14,9 @@ PADDING = torch.zeros(2, 5).masked_fill(PADDED, -torch.inf)  # of the same type 
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(5)
 
 
-def encoder(layers: int = 1, *, norm_first: bool = False, activation: str = "relu") -> nn.Module:
+def encoder(*, norm_first: bool = False, activation: str = "relu") -> nn.Module:
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first, activation=activation)
-    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval()
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
 
 
 class All(nn.Module):
@@ -29,9 +27,7 @@ class All(nn.Module):
         both = {"mask": CAUSAL, "is_causal": True, "src_key_padding_mask": PADDING}
         empty = torch.zeros(5, 5, dtype=torch.bool)
         empty[2] = True  # nothing to attend to
-        self.encoders = nn.ModuleList(
-            (encoder(), encoder(), encoder(), encoder(norm_first=True), encoder(activation="gelu")),
-        )
+        self.encoders = nn.ModuleList((encoder(), encoder(), encoder(), encoder(norm_first=True), encoder(activation="gelu")))
         self.masks: list[dict[str, Any]] = [{}, {"mask": CAUSAL, "is_causal": True}, {"src_key_padding_mask": PADDING}, both, both]
         self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
         self.ways: list[dict[str, Any]] = [
@@ -60,7 +56,7 @@ def test_encoders_and_attention_run_whole_in_onnx_runtime() -> None:
 
 
 def test_sizes_may_change() -> None:
-    model, lens = encoder(2), Lens()
+    model, lens = encoder(), Lens()
     compiled = torch.compile(model, backend=lens, dynamic=True)
     with torch.inference_mode():
         for rows in (5, 7, 11):

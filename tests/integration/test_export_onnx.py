@@ -2,16 +2,16 @@
 
 # ruff: noqa: ANN401 - arguments and results of models are Any in torch itself
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
 import math
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -26,10 +26,6 @@ from ortlens import ConversionError, Lens, UsageError
 from ortlens.backend.deploy import export as deploy_export
 from tests.integration.small_models import SMALL_MODELS
 from tests.integration.test_lens import broken
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def run_bare(path: Path, inputs: dict[str, torch.Tensor], *, in_order: bool = True) -> dict[str, torch.Tensor]:

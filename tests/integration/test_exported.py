@@ -2,26 +2,20 @@
 
 # ruff: noqa: ANN401 - arguments and results of programs are Any in torch itself
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim, export
+from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 import ortlens
 from ortlens import Lens, UsageError
 from tests.integration.against_eager import assert_same, twin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch.export import ExportedProgram
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 X = torch.randn(3)

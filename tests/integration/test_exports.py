@@ -1,11 +1,10 @@
 """Each export of one real capture, read by the tool that it is for."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,13 +13,9 @@ import torch
 import ortlens
 from ortlens.analysis.answers.overview import key_figures
 from ortlens.errors import UsageError
+from ortlens.trace.records import Capture
 from ortlens.trace.schema import TABLES, facts_of
 from tests.facts import head
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ortlens.trace.records import Capture
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 

@@ -2,12 +2,11 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import contextlib
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -19,11 +18,6 @@ from ortlens import ConversionError, Lens, OrtBackend, SessionError, explain
 from ortlens.backend.basis.pass_runner import Pass
 from ortlens.backend.conversion import optimize
 from ortlens.backend.operators import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import pandas as pd
 
 
 def function(x: torch.Tensor) -> torch.Tensor:
@@ -95,8 +89,7 @@ def calls_of(compiled: Callable[..., Any], times: int = 3, eager: Callable[..., 
 
 
 def codes(lens: Lens) -> dict[str, str]:
-    frame: pd.DataFrame = lens.fallbacks
-    return dict(zip(frame.target, frame.reason_code, strict=True))
+    return dict(zip(lens.fallbacks.target, lens.fallbacks.reason_code, strict=True))
 
 
 def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,24 +1,19 @@
 """Rules on real models: the fault is planted, and the finding names it; on clean models nothing is found."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import ortlens
+from ortlens import Lens
 from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.analysis.roofline import roofs
 from ortlens.lens.observing import machine_peaks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ortlens import Lens
-    from ortlens.trace.records import Finding
+from ortlens.trace.records import Finding
 
 FILE = __file__
 

@@ -1,8 +1,7 @@
 """FLOPs of the captured nodes against those that PyTorch counts while it runs the same module."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,9 +10,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 r = torch.randn
 Q, KV = r(1, 4, 8, 16), r(1, 4, 6, 16)

@@ -1,15 +1,15 @@
 """A frozen callable does what its source does, refuses what it was not traced for, and never shares memory between calls."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math
 import pickle
 import re
 import warnings
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,17 +21,11 @@ from torch.utils import _pytree
 import ortlens
 from ortlens import _torch
 from ortlens.backend.api import OrtBackend
-from ortlens.backend.freeze.frozen import lowered_for
+from ortlens.backend.freeze.frozen import Frozen, lowered_for
 from ortlens.backend.freeze.tracing import program_of
 from ortlens.errors import UsageError
 from ortlens.lens.freezing import call_text, refusal_of
 from tests.threads import in_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ortlens.backend.freeze.frozen import Frozen
 
 
 def same(actual: Any, expected: Any) -> None:  # noqa: ANN401 - results of any structure
@@ -278,24 +272,33 @@ def test_a_size_that_cannot_have_any_value_says_which_it_can_have() -> None:
         ortlens.freeze(lambda x: x * 2 if x.shape[0] > 3 else x, torch.randn(5), dynamic_shapes={"x": {0: rows}})
 
 
-REDUCTIONS: list[tuple[Callable[[torch.Tensor], Any], tuple[int, ...]]] = [
-    (lambda x: (x.sum(), x.sum(0), x.sum((0, 1)), x.double().sum(0), x.half().mean(0), x.long().sum(0)), (6, 8)),
-    (lambda x: (x.mean(), x.mean(0), x.mean(1, keepdim=True), x.nansum(), x.logsumexp(0), x.softmax(0)), (6, 8)),
-    (lambda x: (x.var(), x.var(0), x.std(1, correction=0), *torch.var_mean(x, 0), x.bfloat16().var(0)), (6, 8)),
-    (lambda x: (x.norm(), torch.linalg.vector_norm(x, 1, 0), torch.linalg.vector_norm(x, 3, 1), x.renorm(2, 0, 1.0)), (6, 8)),
-    (lambda x: (x.cumsum(0), x.cumsum(1), x.cumprod(1), x.logcumsumexp(0), x.prod(), x.prod(0), x.amax(0), *x.max(0)), (6, 8)),
-    (lambda x: (F.mse_loss(x, x * 2), F.huber_loss(x, x * 2), F.cosine_similarity(x, x + 1, 0), F.normalize(x, dim=0)), (6, 8)),
-    (lambda x: (F.layer_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:]), F.layer_norm(x, x.shape)), (6, 8)),
-    (lambda x: (F.batch_norm(x, None, None, training=True), x.mean((2, 3)), x.var((2, 3)), x.sum((1, 3))), (2, 3, 10, 12)),
-    (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 2), F.adaptive_max_pool2d(x, 2), F.avg_pool2d(x, 2)), (2, 3, 10, 12)),
-    (lambda x: (F.group_norm(x, 3), F.local_response_norm(x, 3), F.lp_pool2d(x, 2, 2)), (2, 3, 10, 12)),
+REDUCTIONS: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: (x.sum(), x.sum(0), x.sum((0, 1)), x.double().sum(0), x.half().mean(0), x.long().sum(0)),
+    lambda x: (x.mean(), x.mean(0), x.mean(1, keepdim=True), x.nansum(), x.logsumexp(0), x.softmax(0)),
+    lambda x: (x.var(), x.var(0), x.std(1, correction=0), *torch.var_mean(x, 0), x.bfloat16().var(0)),
+    lambda x: (x.norm(), torch.linalg.vector_norm(x, 1, 0), torch.linalg.vector_norm(x, 3, 1), x.renorm(2, 0, 1.0)),
+    lambda x: (x.cumsum(0), x.cumsum(1), x.cumprod(1), x.logcumsumexp(0), x.prod(), x.prod(0), x.amax(0), *x.max(0)),
+    lambda x: (F.mse_loss(x, x * 2), F.huber_loss(x, x * 2), F.cosine_similarity(x, x + 1, 0), F.normalize(x, dim=0)),
+    lambda x: (F.layer_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:]), F.layer_norm(x, x.shape)),
+]
+OF_IMAGES: list[Callable[[torch.Tensor], Any]] = [  # of which tracing itself finds conditions
+    lambda x: (F.batch_norm(x, None, None, training=True), x.mean((2, 3)), x.var((2, 3)), x.sum((1, 3))),
+    lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 2), F.adaptive_max_pool2d(x, 2), F.avg_pool2d(x, 2)),
+    lambda x: (F.group_norm(x, 3), F.local_response_norm(x, 3), F.lp_pool2d(x, 2, 2)),
 ]
 
 
-@pytest.mark.parametrize("place", range(len(REDUCTIONS)))
-def test_reductions_of_sizes_that_vary_add_no_condition(place: int) -> None:
+@pytest.mark.parametrize(
+    ("functions", "shape"),
+    [(REDUCTIONS, (6, 8)), *(([each], (2, 3, 10, 12)) for each in OF_IMAGES)],
+    ids=["rows", "batch", "pools", "groups"],
+)
+def test_reductions_of_sizes_that_vary_add_no_condition(functions: list[Callable[[torch.Tensor], Any]], shape: tuple[int, ...]) -> None:
     """What tracing found about sizes is all: how an operator is lowered is right for every size."""
-    function, shape = REDUCTIONS[place]
+
+    def function(x: torch.Tensor) -> list[Any]:
+        return [each(x) for each in functions]
+
     program, _ = program_of(function, (torch.rand(shape),), {}, dynamic_shapes=True)
     arguments = lowered_for(program, OrtBackend(), source=function, traced=function).arguments
     traced = _torch.guard_texts(program)

@@ -1,7 +1,5 @@
 """A saved frozen callable runs without torch and ortlens, and a damaged or hostile folder is refused before anything runs."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import itertools
@@ -10,8 +8,10 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -29,10 +29,6 @@ from ortlens.backend.freeze import loader
 from ortlens.errors import CaptureError, UsageError
 from tests.integration.test_assumed_memory import step, write_through_reshape
 from tests.integration.test_freeze import Counting, mlp, same
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 """`generate` of models: the tokens are those of PyTorch, and prefill, decode and the Python around them are told apart."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +13,6 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.magic.expression import call_from_expression
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROMPT, NEW = 5, 6
 POSITIONS = 64

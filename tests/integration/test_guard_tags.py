@@ -1,17 +1,12 @@
 """PyTorch's recursive dictionary tags stay off, because with them a compiled model can keep its old answer: programs that show it."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Scaled(nn.Module):

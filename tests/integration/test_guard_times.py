@@ -1,8 +1,7 @@
 """What guards are about, and what those of a single container take."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +10,6 @@ from torch import nn
 from ortlens import _torch
 from ortlens.lens.observing.compilations import entry_of
 from tests.integration.marked_lines import line_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Table(nn.Module):

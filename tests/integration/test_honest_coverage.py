@@ -1,10 +1,9 @@
 """Code that runs outside the graphs: no screen may say that ONNX Runtime runs everything."""
 
-from __future__ import annotations
-
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +13,6 @@ from ortlens.analysis.coverage import coverage_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.rendering import mimebundle
 from ortlens.views.report import report_page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def _busy() -> int:

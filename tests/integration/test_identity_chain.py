@@ -1,9 +1,6 @@
 """The identity chain on compiled models: from a line to kernels and back, forward and backward, live and loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 import onnxruntime
@@ -14,9 +11,6 @@ import ortlens
 from ortlens.analysis.memory import memory
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of
 from tests.integration.marked_lines import line_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Block(torch.nn.Module):
@@ -68,7 +62,7 @@ def test_from_a_line_to_its_kernels_and_back(lens: ortlens.Lens) -> None:
 def test_every_link_of_a_chain_finds_the_same_row(lens: ortlens.Lens) -> None:
     whole = lens.links()
     row = whole[(whole.op_type == "Gemm") & (whole.module == "blocks.1.up")].iloc[0]
-    ways: dict[str, pd.DataFrame] = {
+    ways = {
         "line": lens.links(line=f"{row.file}:{row.line}"),
         "module": lens.links(module=row.module),
         "node": lens.links(node=row.node),

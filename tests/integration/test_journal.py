@@ -1,7 +1,5 @@
 """The journal of a lens holds what the lens holds, whenever its process ends."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import mmap
@@ -10,8 +8,10 @@ import random
 import struct
 import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,14 +21,9 @@ import ortlens
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import journal, store
 from ortlens.trace.codec import row_from_record
+from ortlens.trace.records import Capture
 from ortlens.trace.schema import TABLES
 from tests.integration.test_whole_files import full_disk, in_a_fork
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ortlens.trace.records import Capture
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

@@ -1,7 +1,5 @@
 """Inputs that ONNX Runtime cannot take as they lie: copied, answered right, and said when it costs something."""
 
-from __future__ import annotations
-
 import torch
 
 import ortlens

@@ -1,11 +1,10 @@
 """The ledger of real calls: it balances, and time that is planted in one part appears there and nowhere else."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,21 +13,15 @@ from torch import nn
 import ortlens
 from ortlens import Lens
 from ortlens.analysis.costs import fallback_groups
-from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.ledger import LedgerTotals, totals_of
 from ortlens.analysis.speed import call_pace
 from ortlens.backend.basis import ab_timing
 from ortlens.backend.runtime.failures import IN_A_ROW
-from ortlens.backend.runtime.session import SessionFactory
+from ortlens.backend.runtime.session import SessionFactory, SessionInfo
+from ortlens.backend.runtime.weights import FrozenWeight
 from ortlens.demo import _model_and_tokens
 from ortlens.lens.measuring import ledger_pass
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from ortlens.analysis.ledger import LedgerTotals
-    from ortlens.backend.runtime.session import SessionInfo
-    from ortlens.backend.runtime.weights import FrozenWeight
-    from ortlens.trace.records import SessionCause
+from ortlens.trace.records import SessionCause
 
 # Measures the parts of a call's time.
 pytestmark = [pytest.mark.serial, pytest.mark.timed]

@@ -2,13 +2,12 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import copy
 import pickle
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +19,6 @@ from ortlens.analysis.timing import call_times
 from ortlens.backend.api import ortlens_backend
 from ortlens.lens.dynamo import listener
 from ortlens.lens.process import ProcessBackends
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 X = torch.linspace(-1, 1, 6)
 

@@ -1,12 +1,11 @@
 """`lens.live()` on a terminal; in a kernel, test_magic_kernel.py shows it."""
 
-from __future__ import annotations
-
 import gc
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +14,6 @@ import ortlens
 from ortlens.lens import live
 from ortlens.trace import store
 from ortlens.views.live import live_figures
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 LINE = re.compile(r"ortlens: [\d,]+ runs?; .*; 0 graph breaks; 0 recompiles; 1 session; 2 operators in PyTorch;.*")

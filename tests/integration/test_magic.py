@@ -1,11 +1,11 @@
 """The magics in a real IPython shell."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -20,10 +20,6 @@ from ortlens.magic import unload
 from ortlens.trace.recorder import CURRENT
 from ortlens.views.widget import SelectionError
 from tests.onnx_models import onnx_model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SET_UP = """\
 import torch

@@ -1,19 +1,15 @@
 """The magics in a real kernel, as a notebook has it, and in IPython on a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 manager = pytest.importorskip("jupyter_client.manager")
 pexpect = pytest.importorskip("pexpect")  # comes with IPython

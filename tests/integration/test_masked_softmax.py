@@ -1,8 +1,6 @@
 """Masked attention for processors that stall at denormal numbers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -10,12 +8,8 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 
 from ortlens import Lens
 from ortlens.backend.runtime import session
+from ortlens.backend.runtime.session import SessionConfig
 from tests.integration.against_eager import sessions_tried
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ortlens.backend.runtime.session import SessionConfig
 
 ROWS = 12
 CAUSAL = torch.ones(ROWS, ROWS, dtype=torch.bool).tril()

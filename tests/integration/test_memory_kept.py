@@ -1,7 +1,5 @@
 """What a call of far more rows than others takes is given back after it, however it is made, as in eager."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

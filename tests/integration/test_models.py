@@ -1,7 +1,5 @@
 """A real architecture through the backend: right numbers, whole coverage, full frames. tests/zoo has many."""
 
-from __future__ import annotations
-
 import torch
 
 from ortlens import Lens

@@ -1,7 +1,5 @@
 """A notebook of ten outputs that is executed and saved stays small, and shows something where no widget runs."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

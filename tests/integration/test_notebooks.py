@@ -1,21 +1,15 @@
 """The notebooks run from clean kernels, what they claim holds, and what is committed is what they gave."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
 
 from notebooks.execute import NOTEBOOKS, executed, source_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from nbformat import NotebookNode
 
 MACHINE = re.compile(r"(?<![\w.])(?:/(?:home|root|tmp|Users|usr|opt|var|work)/|[A-Z]:\\)|site-packages|ipykernel_\d|\x1b\[")
 SHOWN = {"text/plain", "text/html", "image/png"}

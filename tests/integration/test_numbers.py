@@ -2,9 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments of functions under test are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -14,10 +14,6 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from ortlens import Lens
 from tests.integration.against_eager import same_as_eager
 from tests.opinfo.numbers import OPERATIONS, ROADS, bad_outcomes, unknown_names
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable
 
 QUICK = frozenset({"operator.floordiv", "operator.mul", "operator.pow", "operator.and_", "int", "math.ceil"})
 """Operations that differed, or whose number stayed out of every model."""

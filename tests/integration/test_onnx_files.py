@@ -1,12 +1,11 @@
 """ONNX files of several exporters: explained as they are, with the results of ONNX Runtime, or refused with a reason."""
 
-from __future__ import annotations
-
 import runpy
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,9 +23,6 @@ import ortlens
 from ortlens.analysis.answers.verdict import correct_verdict
 from ortlens.errors import OrtLensError, SessionError, UsageError
 from tests.onnx_models import onnx_model, product
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "onnx"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

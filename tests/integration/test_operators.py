@@ -2,9 +2,8 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,12 +11,8 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import nn
 
 import ortlens
+from ortlens.trace.records import Capture
 from tests.integration.against_eager import same_as_eager, sessions_tried
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.trace.records import Capture
 
 
 class Case(NamedTuple):

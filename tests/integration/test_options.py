@@ -2,9 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -13,10 +13,6 @@ import torch
 from torch import nn
 
 from ortlens import Lens, OrtBackend, OrtBackendOptions, UsageError, is_onnxrt_backend_supported, torch_compile_backend
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

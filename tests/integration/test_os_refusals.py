@@ -3,13 +3,12 @@
 No descriptor left, no room, no working directory, no folder for temporary files, no standard streams: `os_refusals.py` asks everything.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,10 +19,6 @@ from ortlens.errors import OrtLensError, SessionError
 from ortlens.lens.profiling import profiles
 from ortlens.trace import store
 from tests.integration.test_whole_files import full_disk
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytest.importorskip("resource", reason="POSIX limits")
 X = torch.linspace(-1, 1, 6)

@@ -1,9 +1,7 @@
 """Overflows that ONNX Runtime would hide: PyTorch computes the call, and others run as before."""
 
-from __future__ import annotations
-
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,9 +9,6 @@ import torch.nn.functional as F  # noqa: N812 - as everywhere
 from torch import nn
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def answers(function: Callable[[torch.Tensor], torch.Tensor], *calls: torch.Tensor) -> tuple[list[torch.Tensor], int]:

@@ -2,22 +2,17 @@
 
 # ruff: noqa: ANN401 - buffers and operators are Any in torch itself
 
-from __future__ import annotations
-
 import contextlib
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from ortlens import Lens
+from ortlens.backend.runtime.session import SessionConfig
 from tests.integration.against_eager import sessions_tried
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ortlens.backend.runtime.session import SessionConfig
 
 with contextlib.suppress(ImportError):
     import torch.ao.quantization.fx._decomposed  # registers the operators of PT2E

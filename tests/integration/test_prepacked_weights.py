@@ -1,23 +1,18 @@
 """Weights in torch's memory: `prepack_weights`, what it saves, and that no answer is wrong or stale."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
 import ortlens
 from ortlens import _process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.backend.runtime.session import SessionInfo
+from ortlens.backend.runtime.session import SessionInfo
 
 SIDE = 512
 SIZE = 2 * SIDE * SIDE * 4

@@ -1,8 +1,8 @@
 """Probes: the change is really made and timed, the answer stays, and what was found is told as measured."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -10,19 +10,13 @@ import torch
 from torch import nn
 
 import ortlens
+from ortlens import Lens
 from ortlens.analysis.problems import sessions
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import AbTiming
 from ortlens.lens.measuring import probes
 from ortlens.studies import tune as tune_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    from ortlens import Lens
-    from ortlens.trace.records import Finding
+from ortlens.trace.records import Finding
 
 # Measures what a change would gain.
 pytestmark = [pytest.mark.serial, pytest.mark.timed]

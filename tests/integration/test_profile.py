@@ -1,16 +1,16 @@
 """lens.profile on real models: whose time it is, what it leaves alone, and what it does when something goes wrong."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import onnxruntime
 import onnxscript
+import pandas as pd
 import pytest
 import torch
 from onnxscript import opset18 as op
@@ -21,11 +21,6 @@ from ortlens.lens.observing import time_budget
 from ortlens.lens.profiling import profiles
 from tests.integration.marked_lines import line_of
 from tests.integration.small_models import SMALL_MODELS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pandas as pd
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """Ranks of gloo under `torchrun`, each recorded by `ortlens run`, merged: planted differences are named, and nothing else of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,9 +1,9 @@
 """Graphs of an earlier process, without AOTAutograd: only where nothing is left to do around them, and never a stale answer."""
 
-from __future__ import annotations
-
+import pathlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +12,6 @@ import ortlens
 from ortlens import _torch
 from ortlens.backend.runtime import runner
 from tests.integration.against_eager import assert_same
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable
 
 
 class Watched:

@@ -2,14 +2,14 @@
 
 # ruff: noqa: ANN401 - what is called takes anything
 
-from __future__ import annotations
-
 import enum
 import functools
 import importlib
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,12 +24,7 @@ from ortlens.analysis.problems.advice import advice_of
 from ortlens.analysis.problems.catalogue import advise
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.analysis.timing import recompile_times
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ortlens.trace.records import Break, Capture, Recompile
+from ortlens.trace.records import Break, Capture, Recompile
 
 X = torch.ones(3)
 SCALE: Any = 2

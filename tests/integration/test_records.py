@@ -2,13 +2,11 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import pytest
@@ -18,9 +16,7 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.timing import PHASES
 from ortlens.backend.compiler import GraphCompiler
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
+from ortlens.trace.records import Capture
 
 
 def two_pieces(x: torch.Tensor) -> Any:

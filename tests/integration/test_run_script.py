@@ -1,20 +1,16 @@
 """`ortlens run`: scripts behave as under `python`, and leave a capture."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import ortlens
 from tests.answers import answered
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _COMPILES = """
 import torch

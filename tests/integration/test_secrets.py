@@ -1,7 +1,5 @@
 """Secrets planted wherever a program may have them, looked for in everything that ortlens writes."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import gzip
@@ -14,8 +12,10 @@ import subprocess
 import sys
 import warnings
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -25,10 +25,6 @@ from ortlens.cli.entry import main
 from ortlens.trace.journal import SAVED
 from ortlens.trace.schema import FORMATS
 from tests.unit.trace.strategies import entries_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WEIGHT, INPUT = 8765.4375, 7654.3125
 """Exact in float32, and neither in any text by chance."""

@@ -2,14 +2,14 @@
 
 # ruff: noqa: ANN401 - arguments and results of models are Any in torch itself
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -24,10 +24,6 @@ from torch.utils import _pytree as pytree
 import ortlens
 from ortlens import OrtLensError, UsageError
 from tests.integration.signature_cases import CASES, Case, Road
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 ROADS: tuple[Road, ...] = ("compiled", "frozen", "program")
 LEVELS = tuple(

@@ -1,23 +1,18 @@
 """What is slower than PyTorch is the first finding, with its cause; healthy models have none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import ortlens
+from ortlens import Lens
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.backend.operators import basics
+from ortlens.trace.records import Finding
 from tests.threads import torch_threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ortlens import Lens
-    from ortlens.trace.records import Finding
 
 # Compares times.
 pytestmark = [pytest.mark.serial, pytest.mark.timed]

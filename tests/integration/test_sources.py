@@ -1,10 +1,9 @@
 """Functions of the user: kept as they ran, gone from redacted pages."""
 
-from __future__ import annotations
-
 import importlib.util
 import linecache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -14,10 +13,6 @@ from ortlens.trace.recorder import Recorder
 from ortlens.trace.records import Break
 from ortlens.trace.sources import sources_of
 from ortlens.views.payload import payload_from_capture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
 
 PROGRAM = "SECRET = 1\n\n\ndef double(x):\n    return x * 2\n"
 KEPT = [None, None, None, "def double(x):", "    return x * 2"]

@@ -1,14 +1,13 @@
 """Partitions in the log that torch writes with TORCH_TRACE, as tlparse reads it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +15,6 @@ import torch
 import ortlens
 from ortlens import _torch
 from ortlens.backend.recording import reporter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Each starts processes that import torch and compile.
 pytestmark = pytest.mark.slow

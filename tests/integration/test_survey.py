@@ -1,15 +1,13 @@
 """Surveys of real models: what ends one case leaves the others alone, nothing runs twice, and a lost worker loses nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 
 import ortlens
@@ -18,9 +16,6 @@ from ortlens.errors import UsageError
 from ortlens.studies.child import VARIABLE
 from tests.answers import answered
 from tests.integration import survey_cases
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HERE = survey_cases.__name__
 CRASHES = {"target": survey_cases.crashes, "calls": 1}

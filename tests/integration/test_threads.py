@@ -2,8 +2,6 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,10 +1,11 @@
 """`verify` and `profile` keep to their time, tick nothing that they left out, and say where PyTorch compiled nothing."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 
@@ -13,16 +14,9 @@ from ortlens.analysis.answers.verdict import correct_verdict, numbers_of
 from ortlens.errors import UsageError
 from ortlens.job.request import Request, new_lens
 from ortlens.job.request import explained as request_explained
+from ortlens.lens.lens import Lens
 from ortlens.lens.observing.time_budget import TimeBudget
 from tests.integration.planting import rewriting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import onnx_ir as ir
-
-    from ortlens.lens.lens import Lens
 
 OVER = 1e-9
 """Seconds that are over before anything was compared."""

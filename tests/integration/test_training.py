@@ -1,19 +1,14 @@
 """Training through ONNX Runtime: phases, sessions, and the order of passes. Gradients of layers are in tests/fuzz/claims.py."""
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.trace.records import Capture
+from ortlens.trace.records import Capture
 
 
 def r(*shape: int) -> torch.Tensor:

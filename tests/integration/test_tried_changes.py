@@ -2,14 +2,13 @@
 
 # ruff: noqa: T201, SIM108 - what breaks the graph, and in which form
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,9 +17,6 @@ from torch._dynamo.utils import counters
 
 import ortlens
 from ortlens.lens.measuring import tried_changes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Dynamo about what it cannot trace
 

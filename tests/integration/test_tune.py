@@ -1,8 +1,6 @@
 """Options that truly help are found, others are not recommended, and what was not measured is listed as such."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import onnxruntime
 import pytest
@@ -16,9 +14,6 @@ from ortlens.studies import engine
 from ortlens.studies import tune as tune_module
 from ortlens.studies.engine import LocalSide
 from tests.answers import answered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def trying_only(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:

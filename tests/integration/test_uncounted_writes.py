@@ -1,18 +1,13 @@
 """Writes that torch does not count: to `param.data`, through numpy and the storage. Only the bytes tell."""
 
-from __future__ import annotations
-
 import warnings
-from typing import TYPE_CHECKING
 
+import pytest
 import torch
 
 from ortlens import Lens
 from ortlens.backend.runtime import weights
 from ortlens.backend.runtime.weights import CALLS, WHOLE_BYTES
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def _net() -> torch.nn.Sequential:

@@ -2,11 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import pytest
@@ -15,10 +13,8 @@ from torch import nn
 
 import ortlens
 from ortlens.backend.conversion import upcasting
+from ortlens.trace.records import Capture
 from tests.integration.against_eager import sessions_tried
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
 
 UPCAST = {"upcast": ("bfloat16", "float16")}
 BF16 = torch.bfloat16

@@ -1,22 +1,17 @@
 """Programs that update tensors in place: the session writes over the old values, and nothing is copied back."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from ortlens import Lens
+from ortlens.backend.observed import ObservedPartition
 from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding
 from ortlens.errors import SessionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.backend.observed import ObservedPartition
 
 
 def stepped(compiled: Callable[..., Any]) -> tuple[nn.Module, Callable[[], Any]]:

@@ -1,11 +1,10 @@
 """`verify`: planted faults are named, with the user's line and the rewrite at fault, and what is no fault raises no alarm."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import onnxruntime
 import pytest
@@ -18,9 +17,6 @@ from ortlens.lens.observing.optimizers import OPTIMIZERS
 from ortlens.lens.verify import partition_check
 from tests.faults.register import faults_of
 from tests.integration.marked_lines import line_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Value: TypeAlias = Any  # of ONNX Script
 op: Any = opset18

@@ -1,10 +1,9 @@
 """What `verify` does to the observed program: nothing; what it takes; and what it says where it cannot compare."""
 
-from __future__ import annotations
-
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,9 +16,6 @@ from torch.utils.checkpoint import checkpoint
 import ortlens
 from ortlens.backend.api import OrtBackend
 from ortlens.lens.verify import call_state, partition_check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Mixed(torch.nn.Module):

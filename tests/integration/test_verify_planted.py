@@ -1,12 +1,12 @@
 """Wrong answers, planted on purpose: `verify` reports each with its cause, its scope and the user's line."""
 
-from __future__ import annotations
-
 import math
 import operator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -22,6 +22,7 @@ from ortlens.backend.runtime.session import SessionConfig
 from tests.integration.planting import (
     BOUNDARY,
     LOWERING,
+    Plant,
     Planted,
     check_clean,
     check_reported,
@@ -32,13 +33,6 @@ from tests.integration.planting import (
     verified,
     with_wrong_function,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import onnx_ir as ir
-
-    from tests.integration.planting import Plant
 
 Value: TypeAlias = Any  # of ONNX Script
 op: Any = opset18

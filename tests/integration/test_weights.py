@@ -2,20 +2,16 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import copy
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from ortlens import Lens, OrtBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def net() -> Any:

@@ -2,29 +2,22 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from onnxscript import opset18 as op
 from torch import nn
 
 import ortlens
-from ortlens import UsageError, _torch
+from ortlens import Lens, UsageError, _torch
 from ortlens.analysis.cut import partitions_of, recorded_graphs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import pandas as pd
-
-    from ortlens import Lens
-    from ortlens.trace.records import Capture
+from ortlens.trace.records import Capture
 
 
 def x(*shape: int) -> torch.Tensor:

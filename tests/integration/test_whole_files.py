@@ -1,7 +1,5 @@
 """Files are whole or not there: under a full disk, a kill, folders that cannot be written, and names as long as they may be."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools
@@ -13,8 +11,9 @@ import sys
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,16 +21,11 @@ import torch
 import ortlens
 from ortlens import _files
 from ortlens.backend import compile_context
+from ortlens.backend.freeze.frozen import Frozen
 from ortlens.cli.entry import main
 from ortlens.errors import OrtLensError
 from ortlens.trace import store
 from tests.unit.trace.strategies import small_capture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ortlens.backend.freeze.frozen import Frozen
 
 resource = pytest.importorskip("resource", reason="POSIX limits")
 X = torch.linspace(-1, 1, 6)

@@ -1,16 +1,15 @@
 """Trains a model on two ranks of gloo, wrapped as DDP or FSDP2, compiled and not; `python -m tests.integration.two_ranks` prints times."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.distributed as dist
@@ -21,9 +20,6 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Wrapping: TypeAlias = Literal["ddp", "fsdp2"]
 Compiled: TypeAlias = Literal["inside", "outside", "not"]

@@ -4,8 +4,6 @@
 Each model runs in a process of its own, so that one that crashes is a row and not the end.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 

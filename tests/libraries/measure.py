@@ -1,12 +1,11 @@
 """One model of another library through the backend: its results, its place, its time and what the lens says first."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -14,15 +13,11 @@ from torch.utils import _pytree as pytree
 import ortlens
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.backend.basis.ab_timing import clocked, compare
+from ortlens.trace.records import Capture
 from ortlens.views.sentences import problem_sentence
 from tests.integration import two_ranks
 from tests.libraries.models import MODELS, RANKS, declare_torchvision
 from tests.zoo.measure import max_error, mismatch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ortlens.trace.records import Capture
 
 _TURNS_NS = 3_000_000_000
 _MEASURE_CALLS = 20

@@ -7,8 +7,6 @@ operations on numbers alone, in a few minutes, and writes their part of it. `--c
 infinities, forward and backward, and prints a table; so does `--layouts` of strides, and of writes into reshaped results.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json
@@ -16,15 +14,13 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.figures import read, write
 from tests.opinfo.condensed import condensed, condensed_numbers
 from tests.opinfo.exceptions import CORNERS, LAYOUTS, reason_for
 from tests.sweep import ROOT, rows_of_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEPT = ROOT / "build" / "opinfo"
 _CORNERS = ROOT / "build" / "corners"

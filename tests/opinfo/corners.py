@@ -6,15 +6,14 @@ of them, and the numbers among their own arguments, with each incoming gradient;
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random
 import sys
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
@@ -22,9 +21,6 @@ from torch.utils import _pytree as pytree
 
 from tests.integration.against_eager import twin
 from tests.opinfo import sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _MOST = 4
 _ALL = (torch.float32, torch.float64, torch.float16)

@@ -8,14 +8,13 @@ what torch's shape functions raise, or Dynamo wraps, is not the backend's.
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import collections
 import functools
 import logging
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -24,9 +23,6 @@ from tests.integration.against_eager import twin
 from tests.opinfo import sweep
 from tests.opinfo.exceptions import ERRORS, reason_for
 from tests.sweep import say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _DTYPES = (torch.bool, torch.int64, torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 _SAMPLES = 2

@@ -1,11 +1,7 @@
 """Operators whose results differ from eager's for a stated reason; read by the whole sweep and by its sampled part."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 
 class Reason(NamedTuple):

@@ -8,24 +8,20 @@ ways of a sample share a function; each is compiled by itself where something di
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
 import sys
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from tests.integration.against_eager import twin
 from tests.opinfo import sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 WAYS = ("channels_last", "channels_last_3d", "transposed", "reversed", "expanded", "one_image", "one_channel", "one_pixel", "plain")
 ROADS = ("forward", "backward")

@@ -6,14 +6,13 @@ Results, gradients, parameters, buffers and the optimiser's state are compared w
 
 # ruff: noqa: ANN401 - arguments and results of modules are Any in torch itself
 
-from __future__ import annotations
-
 import collections
 import copy
 import functools
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -21,9 +20,6 @@ from torch.utils import _pytree as pytree
 from tests.integration.against_eager import twin
 from tests.opinfo.sweep import difference
 from tests.sweep import figures, say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _DTYPES = (torch.float32, torch.float16)
 _MOST = 6

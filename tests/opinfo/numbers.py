@@ -2,14 +2,13 @@
 
 # ruff: noqa: ANN401 - numbers, tensors and backends are Any in torch itself
 
-from __future__ import annotations
-
 import builtins
 import math
 import operator
 import tempfile
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import onnxruntime
 import torch
@@ -17,9 +16,6 @@ import torch
 import ortlens
 from ortlens import Lens
 from tests.opinfo.sweep import Outcome, difference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 INTS = (0, 1, -1, 2, -2, 7, -7, 208067, -208067, 2**31 + 3, -(2**31) - 5, 2**53 + 1, -(2**53) - 1, 2**62 + 1, -(2**63), 2**63 - 1)
 SECOND = (-3, 0, -1)

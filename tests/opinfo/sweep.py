@@ -2,15 +2,14 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random
 import sys
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -18,9 +17,6 @@ from torch.utils import _pytree as pytree
 from ortlens import Lens
 from tests.integration.against_eager import twin
 from tests.sweep import say_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"}

@@ -1,7 +1,5 @@
 """A part of PyTorch's databases of operators, modules and optimisers, and the figures of the whole; `make sweep-opinfo` judges all."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

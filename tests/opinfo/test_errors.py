@@ -1,8 +1,7 @@
 """What PyTorch refuses, the compiled function refuses: types, sizes, and data that only a run shows."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,6 @@ from ortlens import Lens
 from tests.opinfo.errors import Call, complaint, error_inputs, module_errors, other_types, refusal
 from tests.opinfo.sweep import difference
 from tests.unit.backend.operators.one_graph import as_pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,6 @@ Code is every line that is not blank, a comment or a docstring; of a page of the
 counted as a whole, by folder, and by folder within that; the tests by folder.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -6,8 +6,6 @@ the functions that entry points name. All are looked up here rather than kept in
 hide what has really died.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import re

@@ -1,7 +1,5 @@
 """The architecture page names rooms and files that exist, and its walks stay short."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The workflow in docs/ci.md: its commands exist, and it does what the page says, both where limits hold and where one does not."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

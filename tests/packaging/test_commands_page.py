@@ -1,7 +1,5 @@
 """What to ask which command: every command, argument and question is on the page, and llms.txt leads to pages that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

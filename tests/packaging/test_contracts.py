@@ -1,7 +1,5 @@
 """The layers hold, and the linter that holds them notices a breach: each kind is planted in a copy of the package."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

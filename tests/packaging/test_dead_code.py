@@ -1,13 +1,8 @@
 """The search for dead code finds what is dead and leaves alone what is used out of sight."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.packaging.dead_code import dead_code
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALIVE = """
 from dataclasses import dataclass

@@ -4,22 +4,16 @@ The blocks of one file are one session in one fresh process and an empty folder.
 why, in a comment on the line before it: `<!-- not run: needs a GPU -->`.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import json
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from _pytest.mark.structures import ParameterSet
+from _pytest.mark.structures import ParameterSet
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

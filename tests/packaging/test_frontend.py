@@ -1,7 +1,5 @@
 """The committed bundles of the explorer: small, licensed, and what the sources make."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

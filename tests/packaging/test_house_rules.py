@@ -1,7 +1,5 @@
 """Exceptions in the source are explained; what is declared, pinned, installed and documented is one and the same."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter

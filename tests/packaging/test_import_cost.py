@@ -1,15 +1,10 @@
 """`import ortlens` loads the standard library only, and little of it; readers of captures load neither torch nor ONNX Runtime."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
 
 OWN = 3
 """Modules of ortlens that its import may load: the package, and what its facade is made of."""

@@ -1,7 +1,5 @@
 """Private names of another library are touched in one place each, so that a new version is looked at in one place."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The built wheel, alone: its exact files, and a smoke run in an environment that has never seen the sources."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -10,16 +8,13 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Builds a wheel and fills a fresh environment.
 pytestmark = pytest.mark.slow

@@ -2,10 +2,10 @@
 
 # ruff: noqa: ANN401 - attributes of modules are Any in torch itself
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +15,8 @@ import ortlens
 from ortlens import Lens
 from ortlens.trace import records as r
 from ortlens.trace import store
+from tests.soak.conftest import Use
 from tests.unit.trace.strategies import small_capture
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.soak.conftest import Use
 
 pytestmark = pytest.mark.soak
 MEGABYTE = 1_000_000

@@ -3,8 +3,6 @@
 A failure prints the shortest life that shows it, as a script.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

@@ -1,12 +1,11 @@
 """Weights that change hundreds of times leave nothing behind: no session, no copy of a weight, no binding."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +13,6 @@ from torch import nn
 
 from ortlens import Lens, OrtBackend
 from ortlens.backend.runtime import weights
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [pytest.mark.soak, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm and asks glibc to trim")]
 

@@ -4,20 +4,16 @@ A row per program: is the cause first, is its line right, is its figure within 1
 when it is followed, does the screen contradict itself. `--no-times` leaves out what needs an idle machine; `--only TEXT` chooses programs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.strangers.observe import BAD, observed
 from tests.strangers.programs import BY_NAME
 from tests.sweep import result_of_each, say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _LINE = "{:32} {:4} {:4} {:13} {:34} {:40} {}"
 

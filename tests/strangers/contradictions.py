@@ -1,20 +1,14 @@
 """What contradicts itself on one screen, whatever the program."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ortlens import Lens
 from ortlens.analysis.answers.overview import break_occurrences
 from ortlens.views.tiles import tile_sentence, tiles_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens import Lens
 
 _TABLE = re.compile(r"(?:see (?:the )?table |lens\.)(breaks|fallbacks|recompiles|kernels|sessions|partitions|nodes|numerics)\b")
 _COUNTS = {"Graph breaks": re.compile(r"(\d+|no) graph breaks?"), "Recompiles": re.compile(r"(\d+|no) recompiles?\b")}

@@ -2,8 +2,6 @@
 
 # ruff: noqa: ANN401 - results of programs are anything
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib.util
@@ -13,8 +11,9 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
@@ -22,15 +21,11 @@ from torch.utils import _pytree as pytree
 import ortlens
 from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import coverage_of, own_recompiles
+from ortlens.analysis.problems.problem import Problem
 from ortlens.analysis.problems.stream import problems_of
 from tests.strangers.contradictions import contradictions
+from tests.strangers.program import Program
 from tests.strangers.programs import BY_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ortlens.analysis.problems.problem import Problem
-    from tests.strangers.program import Program
 
 BAD = ("raises", "wrong", "uncompiled", "breaks", "stays", "slower")
 _PASSES, _ROUNDS, _ROUND_NS = 3, 20, 3_000_000

@@ -1,7 +1,5 @@
 """A program as text with one planted cause, and what it becomes when an advice is followed."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Programs as strangers write them: after public threads, with a planted cause, and healthy ones."""
 
-from __future__ import annotations
-
 from tests.strangers.program import Program, programs
 
 # After reports of the first screen: misled, failed when followed, not answered.

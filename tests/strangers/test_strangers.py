@@ -1,7 +1,5 @@
 """A planted cause comes first, with its line, and is gone once the advice is followed: samples of `make sweep-strangers`, without times."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.strangers.__main__ import problems, rows_of

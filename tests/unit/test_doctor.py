@@ -1,19 +1,14 @@
-from __future__ import annotations
-
 import importlib
 import struct
 import sys
+from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens import _versions, doctor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def _check(name: str) -> doctor.Check:

@@ -1,7 +1,5 @@
 """The face of the package: every public name resolves, and asking for a wrong one helps."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.metadata

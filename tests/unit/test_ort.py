@@ -1,7 +1,5 @@
 """Values of ONNX Runtime over torch's memory, by both ways in which versions of onnxruntime make them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,19 +1,14 @@
 """What has the cores is told from what the system counts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ortlens import _process
 from ortlens._process import CoreWatch, usable_cores
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HZ = 100
 

@@ -1,7 +1,5 @@
 """Progress shows in a terminal and in a notebook, nowhere else, and breaks nothing."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

@@ -1,7 +1,5 @@
 """What the exporter says is dropped in the thread that converts; nothing else is, and nothing of it stays behind."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import warnings

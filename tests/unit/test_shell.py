@@ -1,19 +1,14 @@
 """Cells of a notebook are called what their reader calls them."""
 
-from __future__ import annotations
-
 import atexit
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens._shell import display_frames, display_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IPython = pytest.importorskip("IPython")
 KERNEL = "/usr/lib/python3/site-packages/ipykernel/kernelbase.py:891 execute_request"

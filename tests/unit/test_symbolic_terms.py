@@ -1,8 +1,6 @@
 """Sizes of tensors as expressions: what they are made of, and their text over names that are known."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,9 +9,6 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from ortlens import _torch
 from ortlens.backend.basis.int_ranges import int_range
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def symbolic(*sizes: int) -> torch.Tensor:

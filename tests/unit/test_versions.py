@@ -1,13 +1,12 @@
 """The version ranges: what is inside, what the refusals say, and that nothing is imported to find out."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,10 +15,6 @@ from hypothesis import strategies as st
 from ortlens import _versions
 from ortlens._optional import require
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

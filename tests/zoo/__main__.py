@@ -3,8 +3,6 @@
 Each architecture runs in a process of its own, so that one that crashes is a row and not the end.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

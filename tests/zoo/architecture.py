@@ -1,15 +1,11 @@
 """What an entry of the zoo is: a class of `transformers`, a small config for it, and inputs that fit."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 import transformers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 BATCH = 2
 TOKENS = 100

@@ -1,15 +1,11 @@
 """Models of sound."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from tests.zoo.architecture import BATCH, SPECIAL, Architecture, both_sides, layers, tokens, wave
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WAV2VEC2: dict[str, Any] = {
     **layers(32),

@@ -1,7 +1,5 @@
 """Decoders of text: dense, mixture of experts, state space and recurrent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.zoo.architecture import TOKENS, Architecture, Family, layers, text

@@ -1,7 +1,5 @@
 """Encoder-decoders of text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.zoo.architecture import SPECIAL, TOKENS, Architecture, both_sides, pair

@@ -1,7 +1,5 @@
 """Models of transformers that generate, with random weights, and ways of generating: for tests and benchmarks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,23 +1,18 @@
 """One architecture through the backend, told as plain data."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
 
 import ortlens
+from tests.zoo.architecture import Architecture
 from tests.zoo.table import ARCHITECTURES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.zoo.architecture import Architecture
 
 PACKAGE = Path(ortlens.__file__).parent
 ATOL, RTOL = 1e-4, 1e-3

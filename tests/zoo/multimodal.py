@@ -1,15 +1,11 @@
 """Models of text with images, and of time series."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from tests.zoo.architecture import BATCH, TOKENS, Architecture, Family, both_sides, layers, text_and_pixels, tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LAYERS = layers(64)
 _TEXT: dict[str, Any] = _LAYERS | {

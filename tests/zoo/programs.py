@@ -1,16 +1,12 @@
 """Small programs without faults, for what architectures do not show: long reductions, dtypes, training, state, what amplifies rounding."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LONG = 10_000_000
 

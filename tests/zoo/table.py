@@ -1,7 +1,5 @@
 """The table of the zoo: every architecture, by name."""
 
-from __future__ import annotations
-
 from tests.zoo import audio, decoders, encoder_decoders, multimodal, text_encoders, vision
 
 ARCHITECTURES = {

@@ -1,7 +1,5 @@
 """Real architectures run and match eager, no worse than docs/data/zoo.json says."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

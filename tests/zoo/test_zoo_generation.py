@@ -1,7 +1,5 @@
 """`generate` of transformers through the lens: tokens are those of PyTorch, and prefill and decode are counted, whatever the cache."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

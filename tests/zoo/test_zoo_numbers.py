@@ -1,7 +1,5 @@
 """`verify` raises no alarm on models without faults, compares nearly all of their values, and names a converter that is made wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,13 +1,9 @@
 """Encoders of text."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tests.zoo.architecture import TOKENS, Architecture, layers, padded_text, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BERT: dict[str, Any] = {
     **layers(64),

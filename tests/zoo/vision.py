@@ -1,13 +1,9 @@
 """Models of images and videos."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tests.zoo.architecture import Architecture, both_sides, frames, layers, pixels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _VIT: dict[str, Any] = {
     **layers(64),

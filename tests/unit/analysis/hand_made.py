@@ -2,19 +2,13 @@
 
 # ruff: noqa: ANN401 - fields of records have types of their own
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortlens.analysis.problems.stream import RULES
-from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Model, Node, Partition, Run, Session
+from ortlens.trace.records import Capture, Fallback, Finding, Graph, Kernel, LedgerPart, Model, Node, Partition, Run, Session
 from tests.facts import head
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ortlens.trace.records import Finding
 
 FILE = "/home/ada/model.py"
 MICRO, MILLI = 1_000, 1_000_000

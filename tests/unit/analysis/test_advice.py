@@ -1,14 +1,13 @@
 """Advice for breaks and recompiles that two versions of torch recorded, and for others; test_wording.py asserts the sentences."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json
 import textwrap
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from ortlens.analysis.problems import advice, break_rules, guards, splitting, stream
 from ortlens.analysis.problems.advice import advice_for_break, advice_of, advised, hint_for
-from ortlens.analysis.problems.catalogue import SENTENCES, advise
+from ortlens.analysis.problems.catalogue import SENTENCES, Advice, advise
 from ortlens.analysis.problems.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.problems.number_uses import LATER, Flow, Use, flow_from, use_of_number
 from ortlens.analysis.problems.stream import problems_of
@@ -24,11 +23,6 @@ from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile
 from ortlens.trace.records import Break, Capture, ReasonCode, Recompile
 from ortlens.views.redaction import redacted_capture
 from tests.unit.analysis.hand_made import clean, fallback, graph
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens.analysis.problems.catalogue import Advice
 
 FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"
 VERSIONS = ("2.13", "2.15")

@@ -1,7 +1,5 @@
 """The order of a call: versions in the place of the first, breaks before the graph behind them."""
 
-from __future__ import annotations
-
 from ortlens.trace.records import Break, Capture, Graph, LedgerPart, Phase
 from ortlens.views.flame import breaks_ahead, current_in_call_order, graphs_in_call_order
 

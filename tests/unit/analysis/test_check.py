@@ -1,22 +1,17 @@
 """Limits and baselines: each verdict, and that nothing passes unmeasured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from ortlens.analysis.answers.check import limits_from, verdicts_of
+from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
 from ortlens.errors import UsageError
 from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
 from ortlens.trace.schema import facts_of
 from tests.facts import head
 from tests.recorded import recorded
 from tests.unit.analysis import hand_made
-
-if TYPE_CHECKING:
-    from ortlens.analysis.answers.check import VerdictRow
 
 BREAK = Break(break_id="b0", reason="print", file="/a/model.py", line=3)
 RECOMPILE = Recompile(compile_id="0/1", reason="size", guard="x.size()[0] == 4")

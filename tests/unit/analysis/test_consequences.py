@@ -1,19 +1,30 @@
-"""What has one cause is one entry of the list of actions, with what follows from it, or is alike, under it."""
+"""Entries of the list of actions: one per cause, with what follows from it, and none that refers to nothing or contradicts another."""
 
-from __future__ import annotations
-
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ortlens.analysis.problems.stream import findings_of, problems_of
+from ortlens.analysis.problems.stream import RULES, findings_of, problems_of
 from ortlens.trace.records import Break, Capture, Finding, Recompile
+from ortlens.trace.schema import TABLES
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.rendering import summary
 from ortlens.views.sentences import consequence_sentences
+from tests.recorded import FILES, recorded
+from tests.unit.analysis import test_findings_rules
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, graph, node, session
-from tests.unit.analysis.test_references import CAPTURES
+from tests.unit.views.sample_captures import SAMPLES
+
+CAPTURES = {
+    **SAMPLES,
+    **{name: recorded(name) for name in FILES},
+    **{f"{rule}-{number}": fires for number, (rule, fires, *_) in enumerate(test_findings_rules.CASES)},
+    **{f"worded-{number}": capture for number, (_, capture) in enumerate(test_findings_rules.WORDED)},
+}
 
 
 def finding(rule: str, subject: str = "g0", **about: Any) -> Finding:  # noqa: ANN401 - fields of the record
@@ -95,3 +106,60 @@ def test_a_finding_names_the_action_that_mends_it() -> None:
         ("slower_than_torch", 1),
         *((row.rule, None) for row in findings_of(capture)[3:]),
     ]
+
+
+NAMED = {
+    "breaks": re.compile(r"\bgraph breaks?\b"),
+    "recompiles": re.compile(r"\brecompiles\b"),
+    "fallbacks": re.compile(r"\bthese operators\b|\boperators (?:between them|on the CPU|that stay in PyTorch)"),
+    "kernels": re.compile(r"\bthese kernels\b"),
+}
+"""Words of advice for records of a table."""
+
+TABLE = re.compile(rf"\b(?:table|frame) ({'|'.join(TABLES)})\b")
+RULE = re.compile(rf"`({'|'.join(sorted(RULES))})`")
+OPTION = re.compile(r'options=\{"(\w+)": (.+)\}\)$|^(torch\.[\w.]+) = (.+)$')
+
+
+def advice_of(capture: Capture) -> Iterator[str]:
+    """What the rules and the list of actions tell to do."""
+    yield from (finding.mitigation for finding in findings_of(capture) if finding.rule in RULES)
+    yield from (look.mitigation for look in problems_of(capture))
+
+
+def void_references(capture: Capture) -> Iterator[tuple[str, str]]:
+    """Advice that names what this capture does not have."""
+    rules = {finding.rule for finding in findings_of(capture)}
+    for text in advice_of(capture):
+        tables = {name for name, words in NAMED.items() if words.search(text)} | set(TABLE.findall(text))
+        yield from ((name, text) for name in tables if not getattr(capture, name))
+        yield from ((rule, text) for rule in RULE.findall(text) if rule not in rules)
+
+
+def settings_of(capture: Capture) -> dict[str, set[str]]:
+    """The values that the entries of a screen set, by option or setting."""
+    found = defaultdict[str, set[str]](set)
+    entries: Iterable[tuple[str, ...]] = (
+        *(finding.settings for finding in findings_of(capture)),
+        *(look.settings for look in problems_of(capture)),
+    )
+    for line in (line for settings in entries for line in settings):
+        if (match := OPTION.search(line)) is not None:
+            found[match[1] or match[3]].add(match[2] or match[4])
+    return found
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_nothing_void_is_referred_to(name: str) -> None:
+    whole = CAPTURES[name]
+    for table in (None, "breaks", "recompiles", "fallbacks", "kernels"):
+        capture = whole if table is None else replace(whole, **{table: ()})  # type: ignore[arg-type]  # by name
+        assert list(void_references(capture)) == [], table
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_no_two_entries_set_one_option_to_different_values_or_to_what_it_is(name: str) -> None:
+    capture = CAPTURES[name]
+    found = settings_of(capture)
+    assert {option: values for option, values in found.items() if len(values) > 1} == {}
+    assert [option for option, values in found.items() if capture.environment.get(f"option_{option}") in values] == []

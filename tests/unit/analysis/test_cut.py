@@ -1,17 +1,13 @@
-from __future__ import annotations
-
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis.cut import Cut, Dag, cut, earliest_levels, sink
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def dag_of(sources: Sequence[Sequence[int]], sizes: Sequence[int] | None = None, **flags: Sequence[bool]) -> Dag:

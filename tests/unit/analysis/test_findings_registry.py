@@ -1,28 +1,21 @@
 """The list of findings: merged, ranked, never doubled, and never broken by a rule."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import ortlens
 from ortlens.analysis.problems import stream
-from ortlens.analysis.problems.problem import ProblemRule
+from ortlens.analysis.problems.problem import Problem, ProblemRule
 from ortlens.analysis.problems.stream import RECORDED, RULES, findings_of, problems_of
 from ortlens.trace.records import Capture, Finding
 from ortlens.views.actions import gain_text
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.payload import payload_from_capture
 from tests.unit.analysis.hand_made import clean, graph, ledger, partition, session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens.analysis.problems.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[3]
 CROWDED = clean(sessions=(session(threads=8),))

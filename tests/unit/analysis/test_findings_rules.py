@@ -1,7 +1,5 @@
 """Each rule on a capture made by hand: one that it fires on, and one just below its threshold that it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -415,7 +413,7 @@ def test_a_rule_fires_from_its_threshold_on_and_not_before(
 
 
 def test_every_rule_has_a_case() -> None:
-    # They report what was measured: test_findings_slower.py, _calls.py; or what has a table of its own: test_overview.py.
+    # They report what was measured: test_findings_calls.py; or what has a table of its own: test_overview.py.
     elsewhere = {"slower_than_torch", "slower_call", "costly_entry", "costly_guards", *SPLITTING}
     elsewhere |= {rule.name for rule in RULES.values() if rule.check.__module__.endswith(".ranks")}  # see test_ranks.py
     assert {rule for rule, *_ in CASES} == RULES.keys() - elsewhere

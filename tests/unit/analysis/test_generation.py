@@ -1,7 +1,5 @@
 """Roles of graphs, what steps take, and what a decode step does to its cache."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

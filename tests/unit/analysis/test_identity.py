@@ -1,7 +1,5 @@
 """The chain from a user line to a kernel, walked from each of its links."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dividing the time of unprofiled runs: sums that fit, and the profiler's cost taken from every call alike."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

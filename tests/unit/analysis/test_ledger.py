@@ -1,7 +1,5 @@
 """The books of a call: everything is in them once, and each gap lies where it belongs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Values inside guards and messages: short in a capture, gone in a redacted one; names stay."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortlens.views.redaction import erased, erased_value, shortened

@@ -1,7 +1,5 @@
 """The figures of a running program, from records made by hand."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Memory of graphs and partitions, from records alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ortlens.analysis.memory import memory, peak_of

@@ -1,16 +1,11 @@
 """No code of ours reads a sentence that ours wrote, in Python or JavaScript: what code has to know is a field."""
 
-from __future__ import annotations
-
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
 PROSE = frozenset(

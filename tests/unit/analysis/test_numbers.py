@@ -1,7 +1,5 @@
 """What comparing came to; test_wording.py asserts the sentences about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ortlens.analysis.answers.verdict import correct_verdict, numbers_of

@@ -1,7 +1,5 @@
 """Merged captures of ranks, and what the rules find in them. Equal ranks must give nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,18 +1,12 @@
 """Kernels against the machine's peaks: which limit counts, and what is said where one is not known."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ortlens.analysis.roofline import Roof, is_worth_comparing, roofs
+from ortlens.trace.records import Capture, Kernel
 from tests.facts import head
 from tests.unit.analysis import hand_made
 from tests.unit.analysis.hand_made import MILLI, clean, node, session
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, Kernel
 
 PEAKS = {"peak_flops_float32_threads_2": "1e12", "peak_bytes_threads_2": "1e10", "peak_flops_float64_threads_2": "5e11"}
 GIGA = 1_000_000_000

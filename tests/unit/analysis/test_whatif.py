@@ -1,10 +1,10 @@
 # ruff: noqa: ANN401 - fields of any record
 
-from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +16,6 @@ from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.schema import table_from_record
 from tests.unit.analysis import hand_made
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 GRAPH = r.Graph(graph_id="g0", phase="inference", op_count=0, inputs=("x", "w"), input_sizes=(8, 400), weights=("w",))
 

@@ -1,11 +1,9 @@
 """Sentences of findings and advice, each asserted once, in wording.txt: `kind: sentence`."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortlens.analysis.answers.verdict import numbers_of
 from ortlens.analysis.problems.stream import problems_of
@@ -16,7 +14,6 @@ from tests.unit.analysis import (
     test_advice,
     test_findings_calls,
     test_findings_rules,
-    test_findings_slower,
     test_generation,
     test_numbers,
     test_overview,
@@ -25,16 +22,13 @@ from tests.unit.analysis import (
 )
 from tests.unit.analysis.hand_made import found
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 WORDING = Path(__file__).with_name("wording.txt")
 
 
 def findings() -> Iterator[str]:
     told = [(rule, fires) for rule, fires, *_ in test_findings_rules.CASES]
-    for module in (test_findings_rules, test_findings_slower, test_findings_calls, test_ranks):
-        told += module.WORDED
+    for worded in (test_findings_rules.WORDED, test_findings_calls.WORDED_BESIDE_TORCH, test_findings_calls.WORDED, test_ranks.WORDED):
+        told += worded
     for rule, capture in told:
         for item in found(capture, rule):
             yield f"{rule}: {item.title} | {item.evidence} | {item.hazard} | {item.mitigation}"

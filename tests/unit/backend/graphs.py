@@ -2,19 +2,15 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 from hypothesis import strategies as st
 
 from ortlens.backend.partitioning.kinds import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 aten = torch.ops.aten
 NO = Verdict(supported=False, code="no_converter", reason="asked")

@@ -1,8 +1,6 @@
 """Timing ways in turns, on a clock that only they move on."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,9 +8,6 @@ import torch
 from ortlens.analysis.speed import AbTiming
 from ortlens.backend.basis import ab_timing
 from ortlens.backend.basis.ab_timing import clocked, clocked_often, compare, take_turns, waiting_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Clock:

@@ -1,7 +1,5 @@
 """Compiling without the garbage collector."""
 
-from __future__ import annotations
-
 import gc
 import threading
 

@@ -2,9 +2,8 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +14,6 @@ from ortlens.backend.basis import error_text
 from ortlens.backend.compile_context import CompileContext
 from ortlens.backend.lowering.entry import LoweredGraph
 from tests.unit.backend.graphs import traced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def compiled_from(lowered: LoweredGraph, **options: Any) -> graph.CompiledGraph:

@@ -2,8 +2,6 @@
 
 # ruff: noqa: ANN401 - hypothesis' random numbers have no type of their own
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,6 +1,5 @@
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
 
 import copy
 from pathlib import Path

@@ -1,10 +1,9 @@
 """The process-wide table of conversion functions, and what may stand in a translation table."""
 
-from __future__ import annotations
-
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,6 @@ import torch
 import ortlens
 from ortlens import OrtBackend, UsageError
 from ortlens.backend.basis import options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIN, COS = torch.ops.aten.sin.default, torch.ops.aten.cos.default
 

@@ -1,13 +1,11 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +21,6 @@ from ortlens.views.rendering import summary
 from ortlens.views.wording import COMMAND
 from tests.answers import answered
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

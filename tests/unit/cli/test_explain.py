@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,9 +9,6 @@ import ortlens
 from ortlens import cli
 from ortlens.job.targets import target_from_text
 from tests.answers import answered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 MODELS = """
 import torch

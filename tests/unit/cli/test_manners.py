@@ -1,7 +1,5 @@
 """What every command owes a shell: examples that work, errors on one line, JSON that parses, silence when asked, completion."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,18 +1,14 @@
 """The pieces of comparing a whole call: its state, what it gave, and the run in double precision beside it."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import torch
 
 from ortlens.lens.verify.call_state import CallState, Reachable, outcome_of
 from ortlens.lens.verify.float64 import Float64Run, Missing
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Stateful(torch.nn.Module):

@@ -1,7 +1,5 @@
 """What a capture says about where it was made: options that were chosen, by name, and nothing that cannot be told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from ortlens.lens.observing.compilations import BreakReason, ExplainOutput, reason_from_break
 from ortlens.trace import records as r
 

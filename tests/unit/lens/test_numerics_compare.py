@@ -1,7 +1,5 @@
 """How two values are compared: tolerances, the arbiter, what is not finite, and what PyTorch leaves open."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.fx

@@ -1,7 +1,5 @@
 """When the time of a study is over."""
 
-from __future__ import annotations
-
 import math
 
 from ortlens.lens.observing.time_budget import TimeBudget

@@ -1,7 +1,5 @@
 """Whatever happens in a process of its own is an answer: real crashes, hangs and memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,17 +9,15 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ortlens.errors import UsageError
 from ortlens.studies.apart import ProcessLimits, ProcessResult, StoppedError, held_bytes, run_in_subprocess, usable_bytes
 from tests.unit.studies import small_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is watched on Linux")
 LONG = ProcessLimits(seconds=60)

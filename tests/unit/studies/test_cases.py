@@ -1,18 +1,13 @@
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ortlens.errors import UsageError
 from ortlens.studies.cases import Case, cases_from, cases_from_text
 from tests.unit.studies import small_cases
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = small_cases.__name__
 

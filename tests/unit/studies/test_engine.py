@@ -1,7 +1,5 @@
 """The table of sides, and the conclusion of `ortlens bench`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ortlens.cli.studies import conclusion

@@ -1,11 +1,9 @@
 """Which results of an earlier survey are taken, and what a page makes of hostile ones."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +14,8 @@ from ortlens.studies.apart import ProcessLimits
 from ortlens.studies.cases import CAPTURE, JOURNAL, Case, CaseExtras
 from ortlens.studies.survey import TABLE, Job, Results, key_of
 from ortlens.trace import store
+from ortlens.trace.records import ProcessStatus
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import ProcessStatus
 
 CASE = Case(target="m:net", name="../net <b>")
 

@@ -1,21 +1,16 @@
 """Hypothesis strategies for captures, made from the column table, so that a new column is tested at birth."""
 
-from __future__ import annotations
-
 import json
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from ortlens.trace import journal
 from ortlens.trace.records import Capture, Record
 from ortlens.trace.schema import FIGURES, TABLES, Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hypothesis.strategies import SearchStrategy
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 2**53 + 1])
 

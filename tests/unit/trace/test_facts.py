@@ -1,7 +1,5 @@
 """Figures as named texts, and numbers that cannot be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

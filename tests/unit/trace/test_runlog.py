@@ -1,21 +1,15 @@
-from __future__ import annotations
-
 import sys
 import threading
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ortlens.trace import runlog
 from ortlens.trace.runlog import CAPACITY, RunLog, RunStats
 from tests.counting import calls_within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The user's functions in a capture: the text that ran, without its strings, and nothing from a damaged attachment."""
 
-from __future__ import annotations
-
 import json
 
 from ortlens.trace.records import Break, Fallback, Node

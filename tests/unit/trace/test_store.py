@@ -1,12 +1,12 @@
-from __future__ import annotations
-
 import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,10 +17,6 @@ from ortlens.trace import journal, store
 from ortlens.trace import records as r
 from ortlens.trace.schema import TABLES, frame_from_capture
 from tests.unit.trace.strategies import captures, entries_in, journal_of, small_capture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

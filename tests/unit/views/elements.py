@@ -1,7 +1,5 @@
 """What a browser would make of a page: its elements, attributes, texts and scripts."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 

@@ -1,9 +1,7 @@
 """Captures made by hand, one per situation that a reader may meet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ortlens.analysis.problems.advice import advised
 from ortlens.trace.records import (
@@ -14,6 +12,7 @@ from ortlens.trace.records import (
     Graph,
     Kernel,
     LedgerPart,
+    LedgerPartName,
     Model,
     Node,
     Numeric,
@@ -26,9 +25,6 @@ from ortlens.trace.schema import facts_of
 from tests.facts import head
 from tests.recorded import recorded
 from tests.unit.analysis.hand_made import fallback, graph, node, partition
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import LedgerPartName
 
 _Record = TypeVar("_Record")
 NO_CONVERSION = "no ONNX conversion is registered for aten.median.dim"

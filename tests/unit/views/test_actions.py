@@ -1,7 +1,5 @@
 """The list of actions: one per change, ranked by what it brings, with the line to write or to paste where a rule knows it."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +16,6 @@ from ortlens.views.comparison import comparison_html, comparison_page
 from tests.answers import answered
 from tests.recorded import COMPARED, recorded
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 EDITED = COMPARED / "before.ortlens", COMPARED / "after.ortlens"
 PLAIN, PLANTED = str(COMPARED / "plain2.ortlens"), str(COMPARED / "planted2.ortlens")

@@ -1,9 +1,7 @@
 """The flame graph: its frames add up to the call of the ledger, and every number in it is that of its record."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -19,9 +17,6 @@ from ortlens.views.flame_files import flame_svg
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, ledger, node, partition, session
 from tests.unit.views.sample_captures import SAMPLES, captured
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,28 +1,22 @@
 """A screen suggests only what its reader can type where it is shown."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import ortlens
 from ortlens.lens.lens import Lens
+from ortlens.trace.records import Capture
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.rendering import mimebundle, summary
 from ortlens.views.wording import COMMAND, LENS, MAGIC, SAVED, WANTS, Hints
 from tests.recorded import FILES
 from tests.unit.views.sample_captures import SAMPLES, captured
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens.trace.records import Capture
 
 PLACES: dict[str, Hints] = {hints.place: hints for hints in (LENS, MAGIC, COMMAND, SAVED)}
 METHOD = re.compile(r"\b(?:lens|probe|what_if|profile|verify|measure)(?:\.\w+)?\([^)]*\)")

@@ -1,10 +1,8 @@
 """One quantity, one value: a number that stands in two places is the same in both, in captures that were really recorded."""
 
-from __future__ import annotations
-
 import html
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -30,15 +28,12 @@ from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
 from tests.recorded import FILES, recorded
 
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
-
 
 class Seen:
     """One capture in every view."""
 
     def __init__(self, name: str) -> None:
-        self.capture: Capture = recorded(name)
+        self.capture = recorded(name)
         self.view = SavedCapture(self.capture)
         self.text = " ".join(summary(self.capture, width=2000).split())
         self.page = html.unescape(re.sub(r"<[^>]+>", " ", self.view._repr_html_()))

@@ -1,7 +1,5 @@
 """What the explorer is given: nothing lost, nothing unbounded, nothing told when it must not be."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

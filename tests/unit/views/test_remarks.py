@@ -1,11 +1,10 @@
 """Remarks: each cause on its line of this checkout or nowhere, as lines of a log that GitHub reads, and as SARIF."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from ortlens.views.remarks import Checkout, Remark, github_lines, remarks_of, sa
 from tests.recorded import FILES
 from tests.unit.analysis.hand_made import fallback, graph, kernel, ledger, node, partition, session
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES, captured
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = "import torch\ndef net(x):\n    torch._dynamo.graph_break()\n    y = torch.special.bessel_j0(x)\n    return y @ y\n"
 LINES = SOURCE.splitlines()

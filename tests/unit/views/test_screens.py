@@ -3,12 +3,10 @@
 After a change of wording, write them anew and read the difference: `python -m tests.unit.views.test_screens`
 """
 
-from __future__ import annotations
-
 import html
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +21,6 @@ from ortlens.views.report import report_page
 from ortlens.views.survey_page import survey_page
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, rich
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FOLDER = Path(__file__).with_name("screens")
 RICH = rich()

@@ -1,25 +1,20 @@
 """Ids that Python and the browser share."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
+from ortlens.trace.records import Capture
 from ortlens.views.payload import payload_bytes
 from ortlens.views.selection import Selectable
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
 
 ROOT = Path(__file__).resolve().parents[3]
 PIECES = recorded("pieces")

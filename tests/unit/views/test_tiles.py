@@ -1,23 +1,17 @@
 """The verdict in four tiles: what was measured says so, what was not says that, and what is wrong cannot be overlooked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.analysis.speed import call_pace, loss_of_call
-from ortlens.trace.records import Numeric
+from ortlens.trace.records import Capture, Numeric
 from ortlens.trace.schema import facts_of
 from ortlens.views.tiles import Tile, tiles_of
 from ortlens.views.time_sentences import against_sentence
 from tests.facts import head
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
 
 SPLIT, DRY, TWELVE, LLAMA, PIECES = map(recorded, ("split", "dry", "twelve", "llama", "pieces"))
 

@@ -1,13 +1,12 @@
 """`show()`: the widget's state in Python, what lies beside it for other viewers, and what is shown where there are no widgets."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from IPython.core.events import EventManager, available_events
@@ -20,9 +19,6 @@ from ortlens.views import widget
 from ortlens.views.capture_view import SavedCapture, StaticSummary
 from ortlens.views.widget import Explorer
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PIECES = SavedCapture(recorded("pieces"))
 VIEW = "application/vnd.jupyter.widget-view+json"

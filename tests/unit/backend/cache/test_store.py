@@ -1,18 +1,14 @@
 """The folder of converted models: what is stored comes back under its own key only."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ortlens.backend.basis.saved_graph import SavedGraph
 from ortlens.backend.cache.store import ModelCache
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable
 
 
 def entry(name: str) -> SavedGraph:

@@ -2,9 +2,8 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,9 +20,6 @@ from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import type_promotion
 from tests.unit.backend.graphs import aten, traced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def as_partition(function: Callable[..., Any], *args: Any, symbolic: bool = False) -> torch.fx.GraphModule:

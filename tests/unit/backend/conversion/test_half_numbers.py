@@ -1,11 +1,10 @@
 """Python numbers beside 16-bit floats: rounded where PyTorch's kernels round them, and only there."""
 
-from __future__ import annotations
-
 import collections
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -14,9 +13,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 import ortlens
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HALF, BRAIN = torch.float16, torch.bfloat16
 MODES = {"float16": (HALF, ()), "bfloat16 in float32": (BRAIN, ("bfloat16",)), "float16 in float32": (HALF, ("float16",))}

@@ -1,8 +1,7 @@
 """The short optimiser makes what the long one makes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -19,9 +18,6 @@ from ortlens.backend.conversion.optimize import ModelCondition
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
 from ortlens.backend.lowering import type_promotion
 from tests.unit.backend.graphs import traced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def attention(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:

@@ -1,7 +1,5 @@
 """Rewrite rules change no value: each applies to a model where it should, and not where it would be wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

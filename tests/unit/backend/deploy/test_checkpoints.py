@@ -1,13 +1,12 @@
 """Checkpoints: every form is read, one tensor at a time; a damaged or hostile one is a UsageError and no code of it runs."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +14,6 @@ from safetensors.torch import save_file
 
 from ortlens import OptionalDependencyError, UsageError
 from ortlens.backend.deploy import export
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STATE = {
     "up.weight": torch.arange(6.0).reshape(2, 3),

@@ -1,8 +1,8 @@
 """A deployed model gives PyTorch's answer in a session without any options, at every level of optimisation."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,10 +17,6 @@ from ortlens.backend.deploy import plain_forms
 from ortlens.backend.deploy.plain_forms import write_plain_forms
 from tests.faults.register import FAULTS
 from tests.faults.test_register import BY_NAME, PROGRAMS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
 BY_CONVERSION = ("matrix_transposed_times_vector", "transposed_product_of_nothing")  # of which no such model is made

@@ -1,10 +1,10 @@
 """Writes into large buffers: in place where nothing else sees the value before, and with the results and the state of eager everywhere."""
 
-from __future__ import annotations
-
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +15,6 @@ from ortlens import Lens
 from ortlens.backend.lowering import buffer_writes
 from ortlens.backend.operators import basics
 from tests.integration.test_export_onnx import run_bare
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable, Iterable
 
 NEW = torch.randn(2, 8, 1, 64, generator=torch.Generator().manual_seed(0))
 AT = torch.tensor([5])

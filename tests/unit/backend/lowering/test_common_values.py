@@ -1,16 +1,12 @@
 """Values that a graph computes more than once: one node computes them, and nothing that a program can tell apart becomes one."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 

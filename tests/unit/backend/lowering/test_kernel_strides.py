@@ -1,8 +1,7 @@
 """Results lie in memory as those of PyTorch's kernels do, where torch's shape functions say something else."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +9,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import batch_norm
 
 from ortlens import OrtBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _aten = torch.ops.aten
 PAIRS = {

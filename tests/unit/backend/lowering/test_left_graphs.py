@@ -1,9 +1,8 @@
 """Graphs that stay in PyTorch as they are: those that only update tensors in place, and loops that tracing unrolled."""
 
-from __future__ import annotations
-
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,6 @@ from ortlens import Lens, UsageError, freeze
 from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.lowering import entry
 from tests.integration.against_eager import same_as_eager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 X, Y = torch.ones(3), torch.ones(3)
 

@@ -1,18 +1,13 @@
 """What lowering makes of operators: implicit conversions, lists of tensors, fake quantisation."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import pytest
 import torch
 
 from ortlens import Lens
 from tests.unit.backend.operators.one_graph import as_pytorch, extremes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
 
 X, Y = torch.linspace(0.1, 0.9, 6), torch.linspace(2.0, 3.0, 4)
 LISTS: dict[str, Any] = {

@@ -1,8 +1,6 @@
 """The passes over a lowered graph: what they ensure is checked in every compilation, and a broken promise is seen."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,9 +9,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ortlens.backend.basis.pass_runner import Pass, PassError
 from ortlens.backend.lowering import passes
 from ortlens.backend.lowering.passes import GraphCondition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _aten = torch.ops.aten
 

@@ -1,17 +1,12 @@
 """Numbers that follow from the sizes of a graph's inputs, and that its operators take as tensors."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _scaled(x: torch.Tensor) -> torch.Tensor:

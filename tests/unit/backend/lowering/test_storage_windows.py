@@ -1,20 +1,14 @@
 """`as_strided` runs in ONNX Runtime where the storage that it reads is known, and in PyTorch where it is not."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from ortlens import Lens
+from ortlens.trace.records import Capture
 from tests.integration.against_eager import same_as_eager, twin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.trace.records import Capture
 
 X = torch.arange(24.0).reshape(4, 6)
 

@@ -2,22 +2,17 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import functools
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ortlens import Lens
+from ortlens.trace.records import Capture
 from tests.integration.against_eager import twin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from ortlens.trace.records import Capture
 
 FLOATS = (torch.float32, torch.float64, torch.float16)
 _PLAIN = (0.0, 1.0, 0.5, 1.5, 2.0, 2.5, 3.0, 5.0, 6.0, 10.0, 12.5, 20.0, 50.0, 88.0, 89.0, 100.0, 200.0, 1e4, 1e-2, 1e-4, 1e-8)

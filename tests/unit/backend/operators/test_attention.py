@@ -2,8 +2,6 @@
 
 # ruff: noqa: ANN401 - functions and settings of attention
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

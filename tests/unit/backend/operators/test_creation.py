@@ -1,7 +1,5 @@
 """Tensors that a graph makes of numbers: ranges, spaces and windows, in every dtype."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

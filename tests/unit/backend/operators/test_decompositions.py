@@ -1,7 +1,5 @@
 """Decompositions of our own: what they leave alone, and the checks that must outlive tracing."""
 
-from __future__ import annotations
-
 import collections
 from typing import Any
 

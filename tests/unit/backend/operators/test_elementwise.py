@@ -1,7 +1,5 @@
 """Functions of single elements against eager, at the edges of every element type; 64-bit integers are compared whole."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

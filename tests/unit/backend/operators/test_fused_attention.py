@@ -5,11 +5,10 @@ There is no CUDA here: numbers are those of tensors on the CPU, with the dtype o
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -23,9 +22,6 @@ from ortlens.backend.lowering import repeated_heads
 from ortlens.backend.operators import attention, registry
 from ortlens.backend.runtime import devices
 from tests.unit.backend.graphs import traced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 aten = torch.ops.aten
 FLASH = aten._scaled_dot_product_flash_attention.default

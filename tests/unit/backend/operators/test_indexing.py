@@ -1,7 +1,5 @@
 """Writes at indices: scatter with fewer indices than sources, and every reduction."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from typing import Any

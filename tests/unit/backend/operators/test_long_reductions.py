@@ -1,7 +1,5 @@
 """Long reductions: exact to the last digits, in ONNX Runtime, and with usual sizes as they were."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

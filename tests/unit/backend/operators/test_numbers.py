@@ -1,7 +1,5 @@
 """Numbers beside tensors: not rounded to float32 on the way into the model, and also known at run time only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Padding by edges, reflections and numbers, also by negative amounts."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,10 +1,9 @@
 """Operators that stay in PyTorch, whose kernels are faster: bags of embeddings, which deployed models contain, and gamma functions."""
 
-from __future__ import annotations
-
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+import pathlib
+from typing import Any
 
 import onnx
 import pytest
@@ -16,9 +15,6 @@ from ortlens import Lens, UsageError
 from ortlens.backend.operators import indexing, registry
 from tests.integration.test_export_onnx import run_bare
 from tests.unit.backend.operators.one_graph import as_pytorch, left
-
-if TYPE_CHECKING:
-    import pathlib
 
 TABLE = torch.randn(10, 6, generator=torch.Generator().manual_seed(0))
 IDS = torch.tensor([1, 2, 4, 2, 9, 0, 3, 2, 2, 5])

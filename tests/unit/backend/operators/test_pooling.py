@@ -1,10 +1,10 @@
 """Pools: how many windows there are, what they average, where the largest value is, and their gradients."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -16,10 +16,6 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from ortlens.backend.operators.pooling import rounds_down
 from tests.unit.backend.operators.one_graph import as_pytorch
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable
 
 _aten = torch.ops.aten
 X = torch.sin(torch.arange(2 * 3 * 6 * 7 * 9.0)).reshape(2, 3, 6, 7, 9)

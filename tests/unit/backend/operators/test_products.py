@@ -1,7 +1,5 @@
 """Sums of products: factors, nothing to add up, NaN that is ignored, and vectors of size 1."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,18 +1,14 @@
 """Quotients, remainders and powers against eager, at the edges of every element type."""
 
-from __future__ import annotations
-
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from tests.unit.backend.operators.one_graph import as_pytorch, extremes, pairs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 INFINITY = float("inf")
 

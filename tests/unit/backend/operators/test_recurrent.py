@@ -1,8 +1,8 @@
 """Recurrent layers, which Dynamo compiles when `allow_rnn` is set."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -12,10 +12,6 @@ from torch import nn
 import ortlens
 from ortlens import Lens
 from tests.unit.backend.operators.one_graph import as_pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SHAPES: dict[str, dict[str, Any]] = {
     "batch first": {"batch_first": True},
@@ -190,6 +186,8 @@ def test_states_stay_within_their_range(kind: type[nn.LSTM | nn.GRU | nn.RNN]) -
     assert float(steps.max()) <= 1.0
     torch.testing.assert_close(steps, layer(x)[0])
     assert not lens.captured().fallbacks
+    (model,) = lens.captured().models
+    assert f"{'Scan' if kind is nn.RNN else kind.__name__}:1" in model.ops, "one operator, as in a frozen one"
 
 
 @torch.no_grad()

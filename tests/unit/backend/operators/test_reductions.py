@@ -1,18 +1,14 @@
 """Reductions against eager: NaN, infinity, nothing, no dimensions, and integers that wrap."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
 from tests.unit.backend.operators.one_graph import as_pytorch, extremes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(torch, name) for name in ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")

@@ -1,7 +1,5 @@
 """Interpolation in every mode, up and down, and samples of images: at places in them, at borders, outside, and at no numbers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,18 +1,13 @@
 """The functions for operators that only change shapes: one constant for known sizes, and PyTorch's answers."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import ortlens
 from tests.unit.backend.operators.one_graph import as_pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "view": lambda x: x.view(-1, 3, 4) + 1,

@@ -1,7 +1,5 @@
 """Sorting, searching, medians and running products against eager: NaN, infinity, ties, no dimension, the edges of every type."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

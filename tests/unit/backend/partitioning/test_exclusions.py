@@ -1,8 +1,7 @@
 """Which nodes a refusal of ONNX Runtime takes to PyTorch."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +9,6 @@ import torch
 from ortlens.backend.partitioning.extraction import GraphPartition
 from ortlens.backend.planner import Exclusions
 from tests.unit.backend.conversion.test_converter import as_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def partition_of(function: Callable[..., Any], *args: torch.Tensor) -> GraphPartition:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import torch
 import torch.fx
 from hypothesis import given, settings

@@ -1,17 +1,14 @@
 """Operators that stay in PyTorch where they are large enough for its faster kernel to be worth a partition more."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ortlens.trace.records import Capture
 
 LARGE, SMALL = (512, 1024), (8, 16)
 CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -43,11 +40,15 @@ STAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def left(function: Callable[[torch.Tensor], Any], *sizes: int, dtype: torch.dtype = torch.float32, **options: Any) -> list[str]:  # noqa: ANN401 - those of `explain`
+def planned(function: Callable[[torch.Tensor], Any], *sizes: int, dtype: torch.dtype = torch.float32, **options: Any) -> Capture:  # noqa: ANN401 - those of `explain`
     with torch.no_grad():
-        capture = ortlens.explain(function, dry_run=True, calls=1, **options)(torch.rand(sizes, dtype=dtype)).captured()
-    assert all(row.reason_code == "policy" for row in capture.fallbacks)
-    return [row.reason for row in capture.fallbacks]
+        return ortlens.explain(function, dry_run=True, calls=1, **options)(torch.rand(sizes, dtype=dtype)).captured()
+
+
+def left(function: Callable[[torch.Tensor], Any], *sizes: int, **options: Any) -> list[str]:  # noqa: ANN401 - likewise
+    rows = planned(function, *sizes, **options).fallbacks
+    assert all(row.reason_code == "policy" for row in rows)
+    return [row.reason for row in rows]
 
 
 TOGETHER: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {  # whether all stays in PyTorch
@@ -62,7 +63,7 @@ TOGETHER: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {  # whether a
 }
 
 
-def all_of(functions: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> Callable[[torch.Tensor], Any]:
+def all_of(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Callable[[torch.Tensor], Any]:
     """One graph of all: it is compiled once."""
     return lambda x: [function(x) for function in functions.values()]
 
@@ -77,21 +78,22 @@ def test_large_ones_stay_in_pytorch_and_say_what_they_would_lose() -> None:
 @pytest.mark.parametrize("name", TOGETHER)
 def test_partitions_that_would_lose_are_not_made(name: str) -> None:
     function, stays = TOGETHER[name]
-    reasons = left(function, *LARGE)
-    assert all("its partition would take about" in reason and "in PyTorch, on one thread" in reason for reason in reasons)
-    capture = ortlens.explain(function, dry_run=True, calls=1)(torch.rand(LARGE)).captured()
+    capture = planned(function, *LARGE)
+    assert all("its partition would take about" in row.reason and "in PyTorch, on one thread" in row.reason for row in capture.fallbacks)
     assert (not capture.partitions) is stays
     assert left(function, *SMALL) == []
     assert left(function, *LARGE, device="cuda") == []
 
 
-def test_partitions_that_would_lose_are_part_of_a_model_to_deploy() -> None:
-    class Shifted(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + 1
+class Shifted(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
 
-    frozen = ortlens.freeze(Shifted(), torch.rand(LARGE))
-    assert list(frozen.graph.left_in_torch()) == ["add"]
+
+@pytest.mark.parametrize(("module", "operator"), [(torch.nn.Mish(), "mish"), (Shifted(), "add")])
+def test_what_stays_in_pytorch_is_part_of_a_model_to_deploy(module: torch.nn.Module, operator: str) -> None:
+    frozen = ortlens.freeze(module, torch.rand(LARGE))
+    assert list(frozen.graph.left_in_torch()) == [operator]
     assert frozen.graph.for_deployment().left_in_torch() == {}
 
 
@@ -109,38 +111,41 @@ def test_sizes_that_vary_count_as_in_the_first_call() -> None:
     assert left(torch.sign, *SMALL, dynamic=True) == []
 
 
-def test_a_model_to_deploy_has_them() -> None:
-    frozen = ortlens.freeze(torch.nn.Mish(), torch.rand(LARGE))
-    assert list(frozen.graph.left_in_torch()) == ["mish"]
-    deployed = frozen.graph.for_deployment()
-    assert deployed.left_in_torch() == {}
-
-
 def test_what_is_made_of_weights_is_computed_once_by_the_session() -> None:
     layer = torch.nn.Linear(512, 1024).eval()
     with torch.no_grad():
         assert left(lambda x: x @ layer.weight.sign(), 2, 1024) == []
 
 
-CONVOLUTIONS: dict[str, tuple[torch.nn.Module, int, bool]] = {  # of four channels; the number of volumes, and whether they stay
-    "of one volume": (torch.nn.Conv3d(4, 8, 3), 1, False),
-    "of two": (torch.nn.Conv3d(4, 8, 3), 2, True),
-    "of a large kernel": (torch.nn.Conv3d(4, 8, (3, 5, 5)), 1, True),
-    "of each channel": (torch.nn.Conv3d(4, 8, 3, groups=4), 1, True),
-    "transposed of one": (torch.nn.ConvTranspose3d(4, 8, 3), 1, False),
-    "transposed of two": (torch.nn.ConvTranspose3d(4, 8, 3), 2, True),
-    "transposed with stride": (torch.nn.ConvTranspose3d(4, 8, 2, stride=2), 2, False),
-    "transposed with stride and a large kernel": (torch.nn.ConvTranspose3d(4, 8, 4, stride=2), 2, True),
+CONVOLUTIONS: dict[int, dict[str, tuple[torch.nn.Module, bool]]] = {  # number of volumes -> layers of four channels, and whether they stay
+    1: {
+        "plain": (torch.nn.Conv3d(4, 8, 3), False),
+        "of a large kernel": (torch.nn.Conv3d(4, 8, (3, 5, 5)), True),
+        "of each channel": (torch.nn.Conv3d(4, 8, 3, groups=4), True),
+        "transposed": (torch.nn.ConvTranspose3d(4, 8, 3), False),
+    },
+    2: {
+        "plain": (torch.nn.Conv3d(4, 8, 3), True),
+        "transposed": (torch.nn.ConvTranspose3d(4, 8, 3), True),
+        "transposed with stride": (torch.nn.ConvTranspose3d(4, 8, 2, stride=2), False),
+        "transposed with stride and a large kernel": (torch.nn.ConvTranspose3d(4, 8, 4, stride=2), True),
+    },
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_in_three_dimensions_stay_where_pytorch_has_a_library_for_them(name: str) -> None:
-    layer, count, stays = CONVOLUTIONS[name]
+@pytest.mark.parametrize("count", CONVOLUTIONS)
+def test_convolutions_in_three_dimensions_stay_where_pytorch_has_a_library_for_them(count: int) -> None:
+    layers = {name: layer for name, (layer, _) in CONVOLUTIONS[count].items()}
     for dynamic in (False, True):
-        assert any("oneDNN" in reason for reason in left(layer, count, 4, 20, 20, 20, dynamic=dynamic)) is stays
-    few = 5 if isinstance(layer, torch.nn.Conv3d) else 2
-    assert not any("oneDNN" in reason for reason in left(layer, count, 4, few, few, few))
+        capture = planned(all_of(layers), count, 4, 20, 20, 20, dynamic=dynamic)
+        nodes = [node.node for node in capture.nodes if "convolution" in node.target]
+        kept = {row.node for row in capture.fallbacks if "oneDNN" in row.reason}
+        assert {name: node in kept for name, node in zip(layers, nodes, strict=True)} == {
+            name: stays for name, (_, stays) in CONVOLUTIONS[count].items()
+        }
+    for kind, few in ((torch.nn.Conv3d, 5), (torch.nn.ConvTranspose3d, 2)):
+        small = {name: layer for name, layer in layers.items() if isinstance(layer, kind)}
+        assert not any("oneDNN" in reason for reason in left(all_of(small), count, 4, few, few, few))
 
 
 def test_a_number_that_varies_has_no_row_in_a_table() -> None:

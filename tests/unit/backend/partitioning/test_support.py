@@ -1,9 +1,9 @@
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +13,6 @@ from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.support import Support
 from tests.unit.backend.graphs import aten, node_named, traced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def support(**excluded: Verdict) -> Support:

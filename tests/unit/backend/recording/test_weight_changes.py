@@ -1,7 +1,5 @@
 """The line that changed a weight."""
 
-from __future__ import annotations
-
 import linecache
 
 import pytest

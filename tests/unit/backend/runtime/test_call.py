@@ -2,10 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import gc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -14,9 +13,6 @@ import torch
 from ortlens.backend.runtime import call, generated, weights
 from ortlens.backend.runtime.binding import BoundInput, Output
 from tests.unit.backend.conversion.test_converter import as_partition, converted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Session:

@@ -1,8 +1,7 @@
 """How sessions on CUDA are configured and called; see tests/fake_cuda.py for what is real here."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import onnx
 import pytest
@@ -15,9 +14,6 @@ from ortlens.analysis.speed import AbTiming
 from ortlens.backend.runtime import call, cuda, devices, generated, linear_layers, session, weights
 from ortlens.studies import tune
 from tests import fake_cuda
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STEP = ["record torch", "wait own", "run", "record own", "wait torch"]
 

@@ -1,7 +1,5 @@
 """Devices and their providers; their order is in tests/conformance/test_3_1_options.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """When failed runs leave sizes, or a partition, to PyTorch."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortlens.backend.runtime.failures import MAX_SIZES, Failures

@@ -1,7 +1,5 @@
 """Generated functions: a traceback shows their source, and nothing of it stays when they are gone."""
 
-from __future__ import annotations
-
 import linecache
 import traceback
 

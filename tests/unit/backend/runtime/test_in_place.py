@@ -1,7 +1,5 @@
 """Which outputs of a session may take the memory of an input, and that calls with overlapping inputs take new memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

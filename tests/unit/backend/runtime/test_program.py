@@ -2,10 +2,9 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,15 +12,11 @@ import torch.fx
 from hypothesis import given, settings
 
 from ortlens.backend.partitioning.extraction import GraphPartition, split
+from ortlens.backend.partitioning.kinds import Verdict
 from ortlens.backend.partitioning.plan import plan_partitions
 from ortlens.backend.runtime.program import _behind_prim, eager_nodes, make_program
 from ortlens.trace.runlog import EagerLog
 from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, traced, verdicts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.backend.partitioning.kinds import Verdict
 
 
 class TorchRunner:

@@ -1,7 +1,5 @@
 """The rewrites of ONNX Runtime that are disabled for a model, by what they would do to its results."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import parser, shape_inference
 

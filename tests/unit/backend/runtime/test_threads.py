@@ -1,9 +1,8 @@
 """The choice of threads: by the work, and by who else computes."""
 
-from __future__ import annotations
-
 import pathlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -14,9 +13,6 @@ from ortlens import _torch
 from ortlens.backend.runtime import session, threads
 from tests.threads import torch_threads
 from tests.unit.backend.graphs import traced
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,7 @@
 """Weights: as constants of a session, in torch's memory, and watched for changes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,9 +10,6 @@ import pytest
 import torch
 
 from ortlens.backend.runtime import weights
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def scaling_model(size: int = 3) -> onnx.ModelProto:

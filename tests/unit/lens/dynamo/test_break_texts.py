@@ -2,11 +2,10 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +13,6 @@ from hypothesis import strategies as st
 
 from ortlens.analysis.identity import plain_function
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, recompile_from_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FOLDER = Path(__file__).parents[3] / "data" / "dynamo_texts"
 BREAKS: dict[str, list[str]] = json.loads((FOLDER / "breaks.json").read_text(encoding="utf-8"))

@@ -1,7 +1,5 @@
 """Values that guards saw are looked up in plain steps; nothing of the user's runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

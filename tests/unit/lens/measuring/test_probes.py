@@ -1,7 +1,5 @@
 """What the finding of a measured change says."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

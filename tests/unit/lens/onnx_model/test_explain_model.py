@@ -1,13 +1,12 @@
 """`explain("model.onnx")`: records, inputs, views and refusals, against real ONNX Runtime."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,14 +22,9 @@ from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.sessions import ACCEPTED
 from ortlens.lens.onnx_model.source import source_of
+from ortlens.trace.records import Capture
 from tests.onnx_models import onnx_model
 from tests.unit.analysis.test_findings_rules import CASES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ortlens.lens.onnx_model.onnx_lens import OnnxLens
-    from ortlens.trace.records import Capture
 
 RNG = np.random.default_rng(0)
 
@@ -238,7 +232,7 @@ def test_the_users_session_options_are_used_and_kept(path: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    lens: OnnxLens = ortlens.explain(path, calls=1, options={"ort_session_options": options})()
+    lens = ortlens.explain(path, calls=1, options={"ort_session_options": options})()
     lens.profile(repeat=1)
     assert lens.sessions.threads.tolist() == [1]
     assert lens.kernels.op_type.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]

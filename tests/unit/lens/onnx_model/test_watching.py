@@ -1,11 +1,10 @@
 """`watch(session)`: calls are recorded, answers stay the same, and nothing is left behind."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +14,6 @@ import pytest
 import ortlens
 from ortlens.errors import UsageError
 from tests.onnx_models import product
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

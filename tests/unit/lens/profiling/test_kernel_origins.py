@@ -1,8 +1,7 @@
 """Kernels led back over what ONNX Runtime really makes of small models, and over made-up ones that it should not be trusted with."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,9 +12,6 @@ from onnx import helper
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, FX_NODES_KEY, INFERRED_KEY, iter_nodes, provenance_of
 from ortlens.lens.profiling import kernel_origins
 from tests.onnx_models import onnx_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLOAT = onnx.TensorProto.FLOAT
 
