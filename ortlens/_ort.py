@@ -238,6 +238,14 @@ def model_of(session: onnxruntime.InferenceSession) -> tuple[str | None, bytes |
     return getattr(session, "_model_path", None), getattr(session, "_model_bytes", None)
 
 
+def config_entry(options: onnxruntime.SessionOptions, key: str) -> str:
+    """Return an entry of session options; empty where there is none, for which ONNX Runtime raises."""
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:
+        return ""
+
+
 def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOptions | None:
     """Return the user's own options of a session, None if none are known; those that it returns itself have lost its custom operators."""
     return getattr(session, "_sess_options_initial", None)

@@ -8,10 +8,12 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    _Made = TypeVar("_Made")
 
 
 def usable_cores() -> int:
@@ -64,6 +66,15 @@ def heap_bytes() -> int | None:
     """Count the bytes that `malloc` holds in all threads, with large blocks; None where the C library does not report it."""
     figures = None if (function := _mallinfo2()) is None else function()
     return None if figures is None else int(figures.uordblks) + int(figures.hblkhd)
+
+
+def at_cost(make: Callable[[], _Made]) -> tuple[_Made, int, int | None]:
+    """Make something; return it, the time in ns, and the heap memory that it took, None where the C library does not report that."""
+    before, started = heap_bytes(), time.perf_counter_ns()
+    made = make()
+    elapsed, after = time.perf_counter_ns() - started, heap_bytes()
+    held = None if before is None or after is None else max(after - before, 0)
+    return made, elapsed, held
 
 
 _STAT = Path("/proc/stat")

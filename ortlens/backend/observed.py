@@ -366,14 +366,18 @@ def graphs_of(recorder: Recorder) -> tuple[ObservedGraph, ...]:
 
 
 @contextlib.contextmanager
-def unlogged(graphs: Iterable[ObservedGraph]) -> Iterator[None]:
-    """Run graphs as where no lens watches: no clock and no log in them."""
+def in_all(contexts: Iterable[AbstractContextManager[object]]) -> Iterator[None]:
+    """Enter contexts one after the other, such as those of many partitions."""
     with contextlib.ExitStack() as stack:
-        for graph in (graph.of for graph in graphs if graph.is_prepared):
-            subjects: tuple[CompiledGraph | PartitionRunner, ...] = (graph, *graph.runners)
-            for subject in subjects:
-                stack.enter_context(_replaced(subject, subject.unlogged()))
+        for context in contexts:
+            stack.enter_context(context)
         yield
+
+
+def unlogged(graphs: Iterable[ObservedGraph]) -> AbstractContextManager[None]:
+    """Run graphs as where no lens watches: no clock and no log in them."""
+    subjects: Iterator[Any] = (subject for graph in graphs if graph.is_prepared for subject in (graph.of, *graph.of.runners))
+    return in_all(_replaced(subject, subject.unlogged()) for subject in subjects)
 
 
 @contextlib.contextmanager

@@ -121,9 +121,8 @@ def survey(  # noqa: PLR0913 - the settings of a survey
     local = ProcessLimits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, usable_cores() // count))
     limits = _shared(local, count) if client is None else ProcessLimits(seconds=time_limit, memory_bytes=memory_limit)
     jobs = [_job(case, extras, limits) for case in cases_from(cases, options)]
-    with contextlib.ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) if folder is None else Path(folder)
-        results = Results(place)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else contextlib.nullcontext(folder) as place:
+        results = Results(Path(place))
         rows: dict[str, SurveyRow] = {}
 
         def add(job: Job, row: SurveyRow) -> None:

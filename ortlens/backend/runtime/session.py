@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import time
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ortlens import _ort
-from ortlens._process import heap_bytes
+from ortlens._process import at_cost
 from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.memory_order import memory_order
 from ortlens.backend.runtime import binding, cuda, devices, in_place, threads, weights
@@ -92,10 +92,7 @@ def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.Session
 
 def _disabled_by_user(options: onnxruntime.SessionOptions) -> list[str]:
     """List the rewrites that the user's options disable: names passed with the session would replace these."""
-    try:
-        return [name for name in options.get_session_config_entry(_DISABLED_ENTRY).split(";") if name]
-    except RuntimeError:  # there is no such entry
-        return []
+    return [name for name in _ort.config_entry(options, _DISABLED_ENTRY).split(";") if name]
 
 
 _DISABLED_ENTRY = "optimization.disable_specified_optimizers"
@@ -294,8 +291,7 @@ class SessionFactory:
             try:
                 config = self.config(frozen, dimensions, extras=extras)
                 serialized = config.model.SerializeToString()
-                before, started = heap_bytes(), time.perf_counter_ns()
-                session = config.session(serialized)
+                session, create_ns, held = at_cost(functools.partial(config.session, serialized))
             except ModelRefused:
                 if not extras:
                     raise
@@ -303,9 +299,7 @@ class SessionFactory:
                 continue
             if refused and config.calls is not None:
                 config.calls.graph_use = "refused"
-            elapsed, after = time.perf_counter_ns() - started, heap_bytes()
-            held = None if before is None or after is None else max(after - before, 0)
-            return _Created(config=config, session=session, extras=extras, create_ns=elapsed, held_bytes=held)
+            return _Created(config=config, session=session, extras=extras, create_ns=create_ns, held_bytes=held)
         raise AssertionError("the last attempt returns or raises")
 
     def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:

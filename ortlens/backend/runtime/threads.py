@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens import _torch
+from ortlens import _ort, _torch
 from ortlens.backend.basis import provenance
 from ortlens.backend.operators.facts import Call
 from ortlens.backend.partitioning import kernel_times
@@ -97,8 +97,5 @@ def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
 
 def of_the_user(options: onnxruntime.SessionOptions) -> ThreadChoice:
     """Read the threads from the user's own options."""
-    try:
-        spinning = options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
-    except RuntimeError:  # no such entry: ONNX Runtime spins
-        spinning = True
+    spinning = _ort.config_entry(options, "session.intra_op.allow_spinning") != "0"
     return ThreadChoice(count=options.intra_op_num_threads, spinning=spinning, reason="set by ort_session_options")

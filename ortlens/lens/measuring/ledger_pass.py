@@ -40,7 +40,7 @@ from ortlens.analysis.ledger import (
 )
 from ortlens.analysis.speed import AbTiming
 from ortlens.backend.basis.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
-from ortlens.backend.observed import unlogged
+from ortlens.backend.observed import in_all, unlogged
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.runlog import CAPACITY
@@ -154,10 +154,8 @@ class LedgerPass:
             known, graphs = self.work(), self.graphs()
             inputs = [node.meta.get("val") for graph in graphs for node in graph.lowered.graph.find_nodes(op="placeholder")]
             self.wait = waiting_for(inputs, result)
-            with contextlib.ExitStack() as clocks:
-                for graph in graphs:
-                    if graph.graph_id is not None and graph.is_prepared:
-                        clocks.enter_context(graph.around(self._clock(graph.graph_id)))
+            timed = ((graph, graph.graph_id) for graph in graphs if graph.graph_id is not None and graph.is_prepared)
+            with in_all(graph.around(self._clock(graph_id)) for graph, graph_id in timed):
                 while made < max_calls and self.work() == known:
                     if uncompiled is not None and made % _TURN_GENERATING == _TURN_GENERATING - 1:
                         self._generate_uncompiled(uncompiled)

@@ -26,7 +26,7 @@ from ortlens.analysis.problems.calls import is_costly_to_enter
 from ortlens.analysis.problems.movement import LARGE_OUTPUTS
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.backend.basis.ab_timing import clocked, compare_briefly, waiting_for
-from ortlens.backend.observed import CUDA, FIRST_RUNS, WeightChanged, uncounted_eager
+from ortlens.backend.observed import CUDA, FIRST_RUNS, WeightChanged, in_all, uncounted_eager
 from ortlens.lens.measuring import probes
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.measuring.one_call import as_entered, instead, observe, timed
@@ -276,9 +276,8 @@ def _whole(item: Ran[ObservedGraph], originals: Mapping[str | None, torch.fx.Gra
         return outputs
 
     wait = waiting_for(args)
-    with contextlib.ExitStack() as stack:
-        for partition in (partition for partition in graph.partitions() if partition.is_single):  # PyTorch runs the others
-            stack.enter_context(partition.around(instead(_updating(partition))))
+    single = (partition for partition in graph.partitions() if partition.is_single)  # PyTorch runs the others
+    with in_all(partition.around(instead(_updating(partition))) for partition in single):
         ways = (clocked(compiled, wait), clocked(lambda: original(*aliases), wait))
         ours, theirs = (_from(way, args, entered, advancing) for way in ways)
         return compare_briefly(ours, theirs, budget_ns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from ortlens.backend.basis.ab_timing import clocked, waiting_for
-from ortlens.backend.observed import ObservedGraph, ObservedPartition
+from ortlens.backend.observed import ObservedGraph, ObservedPartition, in_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,18 +34,11 @@ class Ran(Generic[Subject]):
 
 def observe(graphs: Iterable[ObservedGraph], call: Callable[[], Any]) -> tuple[list[Ran[ObservedGraph]], list[Ran[ObservedPartition]], Any]:
     """Call a target, and return the graphs and partitions that ran, each the most expensive first, and the result."""
-    entered: list[Ran[ObservedGraph]] = []
-    ran: list[Ran[ObservedPartition]] = []
-    with contextlib.ExitStack() as stack:
-        for graph in graphs:
-            if graph.graph_id is None or not graph.is_prepared:
-                continue
-            entered.append(Ran(graph))
-            stack.enter_context(graph.around(_noting(entered[-1], lambda inner, args: inner(args))))
-            for partition in graph.partitions():
-                if partition.is_single:
-                    ran.append(Ran(partition))
-                    stack.enter_context(partition.around(_noting(ran[-1], lambda inner, values: inner(*values))))
+    entered = [Ran(graph) for graph in graphs if graph.graph_id is not None and graph.is_prepared]
+    ran = [Ran(partition) for item in entered for partition in item.subject.partitions() if partition.is_single]
+    noting = [item.subject.around(_noting(item, lambda inner, args: inner(args))) for item in entered]
+    noting += [item.subject.around(_noting(item, lambda inner, values: inner(*values))) for item in ran]
+    with in_all(noting):
         result = call()
     return _most_expensive(entered), _most_expensive(ran), result
 

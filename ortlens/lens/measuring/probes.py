@@ -6,7 +6,6 @@ use for a timed call only, computes the results of that call, and is not counted
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from ortlens.analysis.problems.catalogue import option_lines, remedy
 from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, waiting_for
-from ortlens.backend.observed import uncounted_eager
+from ortlens.backend.observed import in_all, uncounted_eager
 from ortlens.lens.measuring.one_call import instead, observe
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -130,9 +129,7 @@ def _intercepted(
     ways = {each: others.get(each) or each.uncounted(each.latest.session) for each in seen}
 
     def intercepted() -> int:
-        with contextlib.ExitStack() as stack:
-            for each, way in ways.items():
-                stack.enter_context(each.around(instead(way)))
+        with in_all(each.around(instead(way)) for each, way in ways.items()):
             return once()
 
     return intercepted

@@ -13,8 +13,8 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import BY_BITS, Input
-from ortlens.lens.verify.bisect import difference_words
 from ortlens.lens.verify.call_state import CallState
+from ortlens.lens.verify.causes import difference_words
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, judge
 from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.float64 import Float64Run, Missing

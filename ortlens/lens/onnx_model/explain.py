@@ -13,7 +13,7 @@ import onnxruntime
 
 from ortlens import _ort
 from ortlens._os_errors import clear_os_errors
-from ortlens._process import heap_bytes
+from ortlens._process import at_cost
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 from ortlens.lens.onnx_model.sessions import SessionChoice, choice_from, new_session, run, runner_of
@@ -81,10 +81,7 @@ def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxrunt
     options = choice.made_options()
     if choice.options is None:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    before, started = heap_bytes(), time.perf_counter_ns()
-    session = new_session(source, choice, options)
-    elapsed, after = time.perf_counter_ns() - started, heap_bytes()
-    return session, elapsed, None if before is None or after is None else max(after - before, 0)
+    return at_cost(functools.partial(new_session, source, choice, options))
 
 
 def _generated_call(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlens import _ort
 from ortlens.backend.basis.node_provenance import iter_nodes, operator_name, opsets_of
 from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
@@ -142,10 +143,7 @@ def _unknown_operators(structure: onnx.ModelProto) -> list[str]:
 
 def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int, bool, str]:
     """Return the threads that work on one operator (0: ONNX Runtime chooses), whether they spin, and why."""
-    try:
-        spinning = options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
-    except RuntimeError:  # no such entry: ONNX Runtime spins
-        spinning = True
+    spinning = _ort.config_entry(options, "session.intra_op.allow_spinning") != "0"
     count = options.intra_op_num_threads
     reason = "set by the session's options" if given and count else "ONNX Runtime's default: one per physical core"
     return count, spinning, reason

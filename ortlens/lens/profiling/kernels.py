@@ -7,7 +7,6 @@ the device of a session, both run under it as well, and kernels have the device'
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._shell import progress
 from ortlens.backend.basis.ab_timing import no_wait, waiting_for
+from ortlens.backend.observed import in_all
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
@@ -151,10 +151,8 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
 
 def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Call the target once; tell whether the call created sessions, which are not profiled yet."""
-    with contextlib.ExitStack() as stack:
-        before = {partition for partition in _partitions(targets) if partition.sessions}
-        for partition in before - profiler.seen:
-            stack.enter_context(partition.around(functools.partial(profiler.around, partition)))
+    before = {partition for partition in _partitions(targets) if partition.sessions}
+    with in_all(partition.around(functools.partial(profiler.around, partition)) for partition in before - profiler.seen):
         targets.call(args, kwargs)
     return any(partition.sessions and partition not in before for partition in _partitions(targets))
 

@@ -27,6 +27,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens._versions import version_of
+from ortlens.backend.observed import in_all
 from ortlens.errors import UsageError
 from ortlens.lens.repro.case import ReproCase, Subject, case_of
 
@@ -149,10 +150,8 @@ def values_seen(
     """Collect the inputs of the subjects in one call of the target."""
     seen: dict[str, list[Any]] = {}
     graph, thread = subjects[0].graph, threading.get_ident()
-    with contextlib.ExitStack() as stack:
-        for subject in subjects:
-            stack.enter_context((subject.partition or graph).around(partial(_noting, subject, seen, thread)))
-        stack.enter_context(_gradients_for(targets, graph))
+    noting = ((subject.partition or graph).around(partial(_noting, subject, seen, thread)) for subject in subjects)
+    with in_all(noting), _gradients_for(targets, graph):
         result = targets.call(args, kwargs)
         if graph.phase == "backward" and not seen:
             _backward(result)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from ortlens.lens.verify.bisect import CauseSearch, Culprit, finding_of_origin, finding_of_value
+from ortlens.backend.observed import in_all
+from ortlens.lens.verify.causes import CauseSearch, Culprit, finding_of_origin, finding_of_value
 from ortlens.lens.verify.compare_values import ValueVerdict, unchecked
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
@@ -20,7 +21,7 @@ from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
@@ -92,7 +93,7 @@ class CheckedPartitions:
     def watched(self, treat: Treatment) -> AbstractContextManager[None]:
         """Pass every run of a partition through a function of the partition, its inputs and its outputs that returns the outputs."""
         partitions = (partition for graph in self.graphs() if graph.is_prepared for partition in graph.partitions())
-        return entered(partition.around(functools.partial(self._around, partition, treat)) for partition in partitions)
+        return in_all(partition.around(functools.partial(self._around, partition, treat)) for partition in partitions)
 
     def _around(self, partition: ObservedPartition, treat: Treatment, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if threading.get_ident() != self._thread:
@@ -219,15 +220,6 @@ class CheckedPartitions:
                     if partition not in self.checked:
                         left = _all_unchecked(partition, note)
                         yield partition, Checked(0, {("output", verdict.place, None): verdict for verdict in left})
-
-
-@contextlib.contextmanager
-def entered(contexts: Iterable[AbstractContextManager[object]]) -> Iterator[None]:
-    """Enter contexts one after the other."""
-    with contextlib.ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context)
-        yield
 
 
 def _badness(verdict: ValueVerdict) -> tuple[int, float]:

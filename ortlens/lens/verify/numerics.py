@@ -7,7 +7,6 @@ gradients, arguments and random generators are put back.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._shell import display_name, no_progress, progress
-from ortlens.backend.observed import uncounted_eager
-from ortlens.lens.verify.bisect import RULES, finding_of_call
+from ortlens.backend.observed import in_all, uncounted_eager
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState
-from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions, entered
+from ortlens.lens.verify.causes import RULES, finding_of_call
+from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.compare_values import ValueVerdict
 from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.lockstep import NodeRaised, steps
@@ -67,9 +66,7 @@ class Verification:
         logs = set(self.recorder.logs()[0])
         known = {graph.graph_id for graph in self.recorder.records(r.Graph)}
         values = sum(len(partition.part.nodes) for graph in self.targets.graphs() for partition in graph.partitions())
-        with contextlib.ExitStack() as after:
-            after.enter_context(uncounted_eager(self.recorder))
-            self._step = after.enter_context(progress("verifying", values, "value"))
+        with uncounted_eager(self.recorder), progress("verifying", values, "value") as self._step:
             self._partitions = self._checks(per_op=self.per_op)
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""
@@ -133,7 +130,7 @@ class Verification:
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
-                lowered = entered(graph.in_torch() for graph in self.targets.graphs() if graph.is_prepared)
+                lowered = in_all(graph.in_torch() for graph in self.targets.graphs() if graph.is_prepared)
                 check.trace(self._partitions.watched(with_pytorchs_numbers), lowered)
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
