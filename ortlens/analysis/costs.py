@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.coverage import current_ids
 from ortlens.analysis.index import (
     fallbacks_by_graph,
     graph_by_partition,
@@ -25,7 +25,7 @@ from ortlens.analysis.index import (
     sessions_by_partition,
     summed,
 )
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.timing import call_times, calls_by_graph, fallback_ns, graph_times
 from ortlens.trace.records import column, same
 
@@ -65,11 +65,6 @@ def run_times(capture: Capture) -> dict[str, RunTime]:
         for session_id, kept in rows.items()
         if len(kept) >= ENOUGH_CALLS
     }
-
-
-def current(capture: Capture) -> tuple[Graph, ...]:
-    """Return the newest version of every graph of our backend, in order."""
-    return tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)
 
 
 @once
@@ -132,8 +127,8 @@ def whole_by_graph(capture: Capture) -> dict[str, int]:
     A graph that the measured calls did not enter, such as a backward graph, adds its own recorded time. A graph whose function was never
     called is absent.
     """
-    totals, times = ledger_totals(capture), graph_times(capture)
-    whole, measured = (totals.total_ns, set(totals.graph_ids)) if totals is not None and totals.is_measured else (0, set[str]())
+    call, times = measured_call(capture), graph_times(capture)
+    whole, measured = (0, set[str]()) if call is None else (call.total_ns, set(call.graph_ids))
     found: dict[str, int] = {}
     for time in call_times(capture):
         is_measured = whole and measured.intersection(time.graph_ids)
@@ -221,7 +216,7 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     Nodes are counted in the current graphs, so that the counts agree with the coverage; times are summed over every version, since that
     time was really spent.
     """
-    replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
+    replaced = {graph.graph_id for graph in capture.graphs} - current_ids(capture)
     prices, splitting = fallback_ns(capture), splitting_costs(capture)
     members = grouped(((row.target, row.reason_code), row) for row in capture.fallbacks)
     nodes = nodes_by_name(capture)
@@ -271,8 +266,8 @@ def slow_lines(capture: Capture) -> tuple[SlowLine, ...]:
 
     Empty where kernels of a session were not measured: then the slowest line may be one that has no time.
     """
-    totals = ledger_totals(capture)
-    if totals is None or not totals.is_measured or (capture.sessions and not capture.kernels):
+    call = measured_call(capture)
+    if call is None or (capture.sessions and not capture.kernels):
         return ()
     in_ort, in_torch = _by_line(capture)
     sums = {at: in_ort.get(at, 0.0) + in_torch.get(at, 0.0) for at in {**in_ort, **in_torch}}
@@ -284,17 +279,17 @@ def slow_lines(capture: Capture) -> tuple[SlowLine, ...]:
             line=line,
             source=sources.get((file, line)),
             ns=round(ns),
-            share=min(ns / totals.total_ns, 1.0),
+            share=min(ns / call.total_ns, 1.0),
             is_torch=in_torch.get((file, line), 0.0) > ns / 2,
         )
         for (file, line), ns in ranked
-        if math.isfinite(ns) and ns >= _LEAST * totals.total_ns
+        if math.isfinite(ns) and ns >= _LEAST * call.total_ns
     )
 
 
 def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
     """Sum the time per call of the model in kernels and in operators of PyTorch, of the newest version of each graph."""
-    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+    current = current_ids(capture)
     graph_of, runs = graph_by_session(capture), runs_per_call(capture)
     in_ort = summed(
         ((kernel.file, kernel.line), (kernel.mean_ns or 0) * runs.get(kernel.session_id, 1.0))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from ortlens.analysis.index import nodes_by_graph, once, partitions_by_graph, sessions_by_partition, summed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from ortlens.trace.records import Capture, Graph, Node, Recompile
 
@@ -69,14 +69,16 @@ def _attempt(graph: Graph) -> int:
     return int(tail) if tail.isdecimal() else 0
 
 
-def own_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
+@once
+def own_graphs(capture: Capture) -> tuple[Graph, ...]:
     """Return the graphs of the program, without those that only `verify` compiled and ran."""
-    return tuple(graph for graph in graphs if not graph.only_verified)
+    return tuple(graph for graph in capture.graphs if not graph.only_verified)
 
 
-def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
+@once
+def current_graphs(capture: Capture) -> tuple[Graph, ...]:
     """Return the newest version of every graph, in order, without graphs that only `verify` ran."""
-    graphs = own_graphs(graphs)
+    graphs = own_graphs(capture)
     newest: dict[tuple[object, ...], int] = {}
     for graph in graphs:
         key = code_key(graph)
@@ -85,10 +87,22 @@ def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
 
 
 @once
+def current_ids(capture: Capture) -> frozenset[str]:
+    """Return the ids of `current_graphs`."""
+    return frozenset(graph.graph_id for graph in current_graphs(capture))
+
+
+@once
+def compiled_graphs(capture: Capture) -> tuple[Graph, ...]:
+    """Return those of `current_graphs` that our backend compiled."""
+    return tuple(graph for graph in current_graphs(capture) if graph.node_count is not None)
+
+
+@once
 def own_recompiles(capture: Capture) -> tuple[Recompile, ...]:
     """Return the recompiles of the program, without what `verify` compiled."""
     verified = {graph.compile_id for graph in capture.graphs if graph.only_verified}
-    verified -= {graph.compile_id for graph in own_graphs(capture.graphs)}
+    verified -= {graph.compile_id for graph in own_graphs(capture)}
     return tuple(item for item in capture.recompiles if item.compile_id not in verified)
 
 
@@ -109,7 +123,7 @@ def partitioned_nodes(capture: Capture) -> dict[str, int]:
 @once
 def coverage_of(capture: Capture) -> Coverage:
     """Compute how much of the capture's code ONNX Runtime runs, weighted by compute nodes over the current graphs."""
-    known = tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)
+    known = compiled_graphs(capture)
     partitioned = partitioned_nodes(capture)
     partition_counts = Counter(partition.graph_id for partition in capture.partitions)
     nodes = sum(graph.node_count or 0 for graph in known)
@@ -182,7 +196,7 @@ class ComputedAhead:
 @once
 def computed_ahead(capture: Capture) -> ComputedAhead | None:
     """Find what sessions do not compute on any call; None where it is less than half of the work, as estimated, or weights are inputs."""
-    graphs = current_graphs(capture.graphs)
+    graphs = current_graphs(capture)
     nodes = [node for graph in graphs for node in nodes_by_graph(capture).get(graph.graph_id, []) if node.kind == "compute"]
     ahead = [node for graph in graphs if graph.phase == "inference" for node in _constant(graph, capture)]
     if not ahead or sum(map(effort, ahead)) < _MOST * sum(map(effort, nodes)):

@@ -336,3 +336,10 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
 def ledger_totals(capture: Capture) -> LedgerTotals | None:
     """Sum the ledger of a capture; None if it holds no time."""
     return totals_of(capture.ledger)
+
+
+@once
+def measured_call(capture: Capture) -> LedgerTotals | None:
+    """Return the ledger of a measured call; None where logs of sessions and operators alone are known."""
+    totals = ledger_totals(capture)
+    return totals if totals is not None and totals.is_measured else None

@@ -170,7 +170,7 @@ _TWICE, _MUCH_MORE = 2, 64 << 20
 def call_memory(capture: Capture) -> CallMemory | None:
     """Sum up the memory of a measured call; None where it was not measured."""
     peak = capture.figures.peak_bytes
-    current = [graph for graph in current_graphs(capture.graphs) if graph.phase != "backward"]
+    current = [graph for graph in current_graphs(capture) if graph.phase != "backward"]
     keeping = [session for graph in current for session in latest_sessions(capture, graph) if session.kept_bytes is not None]
     if peak is None or not keeping:
         return None

@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.index import once
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,13 +73,13 @@ class Pace:
 @once
 def call_pace(capture: Capture) -> Pace | None:
     """Compare the compiled call with one without torch.compile, made in turns; None if not both were measured."""
-    totals, eager = ledger_totals(capture), capture.figures.uncompiled_ns
-    if totals is None or not totals.is_measured or eager is None or not 0 < eager < _LONGEST_NS:
+    call, eager = measured_call(capture), capture.figures.uncompiled_ns
+    if call is None or eager is None or not 0 < eager < _LONGEST_NS:
         return None
-    ratio, low, high = totals.total_ns / eager, capture.figures.turns_low, capture.figures.turns_high
+    ratio, low, high = call.total_ns / eager, capture.figures.turns_low, capture.figures.turns_high
     passes = () if low is None or high is None or not 0 < low <= high < inf else (low, high)
     return Pace(
-        verdict=verdict_of_passes(passes or (ratio,), WORTH_APART), call_ns=totals.total_ns, eager_ns=eager, ratio=ratio, passes=passes
+        verdict=verdict_of_passes(passes or (ratio,), WORTH_APART), call_ns=call.total_ns, eager_ns=eager, ratio=ratio, passes=passes
     )
 
 

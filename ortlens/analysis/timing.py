@@ -224,7 +224,7 @@ def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
 
     Recompiles are included, since that time was really spent. A phase that no graph recorded is absent.
     """
-    sums: dict[str, list[int | None]] = {phase: [getattr(graph, f"{phase}_ns") for graph in own_graphs(capture.graphs)] for phase in PHASES}
+    sums: dict[str, list[int | None]] = {phase: [getattr(graph, f"{phase}_ns") for graph in own_graphs(capture)] for phase in PHASES}
     sums["dynamo"] += _without_graph(capture).values()
     phases = [
         PhaseTime(phase=phase, total_ns=sum(value or 0 for value in values))
@@ -240,7 +240,7 @@ def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
 @once
 def compile_total_ns(capture: Capture) -> int:
     """Sum the time of all compilations, including recompiles of functions without a graph."""
-    return sum(map(_compile_ns, own_graphs(capture.graphs))) + sum(_without_graph(capture).values())
+    return sum(map(_compile_ns, own_graphs(capture))) + sum(_without_graph(capture).values())
 
 
 def recompile_times(capture: Capture) -> dict[str, int]:

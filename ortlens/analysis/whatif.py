@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.coverage import current_ids
 from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
 from ortlens.analysis.index import fallbacks_by_graph, grouped, sessions_by_id
 from ortlens.analysis.timing import fallback_ns
@@ -194,8 +194,7 @@ class _Ranking:
     """Cuts per candidate only the graphs in which it stays."""
 
     def __init__(self, capture: Capture) -> None:
-        current = {graph.graph_id for graph in current_graphs(capture.graphs)}
-        self._graphs = {graph.graph.graph_id: graph for graph in recorded_graphs(capture) if graph.graph.graph_id in current}
+        self._graphs = {graph.graph.graph_id: graph for graph in recorded_graphs(capture) if graph.graph.graph_id in current_ids(capture)}
         self._now = {graph_id: _totals(graph, frozenset()) for graph_id, graph in self._graphs.items()}
         self._stay = [fallback for fallback in capture.fallbacks if fallback.graph_id in self._graphs]
         self._partitions = sum(now.partitions for now in self._now.values())

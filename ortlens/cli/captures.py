@@ -151,7 +151,7 @@ def _merge(options: argparse.Namespace) -> None:
     view = merge(options.captures)
     rows: Any = rank_rows(view.captured())  # a table lays out any record
     if options.json:
-        print_json("merge", {**facts_of(view.captured()), "ranks": [asdict(row) for row in rows]})
+        print_json("merge", {**facts_of(view.captured()), "ranks": rows})
     else:
         print_summary(view.captured())
         print_text(f"\n{table(rows, width=width(), limit=None)}")

@@ -150,23 +150,17 @@ def answer(name: str, value: Mapping[str, object]) -> dict[str, object]:
 
 
 def facts_of(capture: Capture) -> dict[str, object]:
-    """Return what is known of a capture as plain data: the overview, and what to do as in `lens.actions`."""
+    """Return what is known of a capture: the overview, and what to do as in `lens.actions`."""
     from ortlens.analysis.answers.overview import overview_of
 
-    return {name: _plain(value) for name, value in overview_of(capture).items()} | recommended(capture)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return overview_of(capture) | recommended(capture)
 
 
 def recommended(capture: Capture) -> dict[str, object]:
     """Return what to do as in `lens.actions`, as a part of an answer."""
     from ortlens.views.actions import action_rows
 
-    return {"recommendations": [asdict(row) for row in action_rows(capture)]}
+    return {"recommendations": action_rows(capture)}
 
 
 def write_text(path: Path, text: str) -> None:
@@ -205,16 +199,18 @@ def _root() -> Path:
 
 
 def json_text(value: object, *, indent: int | None = 2) -> str:
-    """Write plain data as JSON that every parser reads: null replaces infinity and NaN, which JSON does not have."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+    """Write data and records as JSON that every parser reads: null replaces infinity and NaN, which JSON does not have."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
-def _finite(value: object) -> object:
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +186,7 @@ def _doctor(options: argparse.Namespace) -> int:
     checks = examine()
     ready = is_ready(checks)
     if options.json:
-        print_json("doctor", {"ready": ready, "checks": [asdict(check) for check in checks]})
+        print_json("doctor", {"ready": ready, "checks": checks})
     else:
         print_text("\n".join(_check_lines(checks)))
         print_text("\nReady. Try it: `ortlens demo`." if ready else "\nNot ready: fix the lines marked X.")

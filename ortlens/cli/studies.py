@@ -55,7 +55,7 @@ def _tell(options: argparse.Namespace, rows: tuple[SideResult, ...], capture: Ca
     from ortlens.trace import store
 
     if options.json:
-        print_json("bench", {"rows": [asdict(row) for row in rows], **recommended(capture)})
+        print_json("bench", {"rows": rows, **recommended(capture)})
     else:
         print_text(f"{sides_text(rows, width=width())}\n\n{conclusion(rows)}")
     if options.save is not None:
@@ -83,7 +83,7 @@ def _tune(options: argparse.Namespace) -> None:
 
         chosen, rows = tried(target, args, kwargs, OrtBackendOptions.from_any(given or None), TimeBudget(options.budget_s))
     if options.json:
-        print_json("tune", {"rows": [asdict(row) for row in rows]})
+        print_json("tune", {"rows": rows})
     else:
         print_text(f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}")
 
@@ -176,7 +176,7 @@ def _line(row: SurveyRow) -> str:
 
 def _tell_survey(rows: Sequence[SurveyRow], options: argparse.Namespace) -> None:
     if options.json:
-        print_json("survey", {"rows": [asdict(row) for row in rows]})
+        print_json("survey", {"rows": rows})
     else:
         from ortlens.views.table import brief_columns, table
 

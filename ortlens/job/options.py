@@ -237,21 +237,11 @@ OPTIONS = (
         "an earlier capture of the same program: breaks, recompiles, operators, results and times must not be worse",
         "CAPTURE",
     ),
-    Option(
-        "--max-slowdown",
-        "check",
-        "with --baseline: how many times as long anything may take, as 1.2 or 20%%",
-        "FACTOR",
-        type=_FACTOR,
-    ),
+    Option("--max-slowdown", "check", "with --baseline: how many times as long anything may take, as 1.2 or 20%%", "FACTOR", type=_FACTOR),
     Option("--once", "watch", "say what it holds now, and stop"),
     # what is written
     Option(
-        "--report --html",
-        f"explain demo run merge {_MAGICS}",
-        "write the report, one HTML file that opens anywhere",
-        "FILE",
-        type=expanded,
+        "--report --html", f"explain demo run merge {_MAGICS}", "write the report, one HTML file that opens anywhere", "FILE", type=expanded
     ),
     Option("--html", "compare", "write both side by side as one HTML file; replaces an existing report", "FILE"),
     Option("-o --save", "explain demo merge", "save the capture, for example as run.ortlens", "FILE", type=expanded),
@@ -270,18 +260,12 @@ OPTIONS = (
     Option(
         "--sarif", "explain check", "write what there is to change as SARIF, each cause on its line, for code scanning", "FILE", type=Path
     ),
-    Option(
-        "--json",
-        f"{_MODELS} demo doctor show report export merge compare survey",
-        "print the answer as JSON",
-    ),
+    Option("--json", f"{_MODELS} demo doctor show report export merge compare survey", "print the answer as JSON"),
     Option("--json", "watch", "print the figures alone, one line of JSON whenever they change"),
     Option("--json", "run", "write the overview, and what to do, as JSON; stdout is the program's", "FILE"),
     Option("--json", "check", "write the verdicts as JSON, to stdout if no file is named", "FILE", nargs="?", const=STDOUT),
     Option(
-        "-q --quiet",
-        f"{_MODELS} demo doctor run report export merge check survey",
-        "print nothing but errors, and what --json asks for",
+        "-q --quiet", f"{_MODELS} demo doctor run report export merge check survey", "print nothing but errors, and what --json asks for"
     ),
     Option("--quiet", _MAGICS, "show nothing"),
     # a program, and its arguments

@@ -537,7 +537,7 @@ class Lens(CaptureView):
             Counts, graphs and distinct break reasons; prints like PyTorch's.
         """
         capture, compiled = self.captured(), self.compilations.originals
-        breaks, own = capture.breaks, {graph.compile_id for graph in own_graphs(capture.graphs)}
+        breaks, own = capture.breaks, {graph.compile_id for graph in own_graphs(capture)}
         verified = {compiled.get(graph.compile_id) for graph in capture.graphs if graph.compile_id not in own}
         modules = [module for module in self.compilations.modules if module not in verified]
         return ExplainOutput(

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ortlens.analysis.costs import runs_per_call
-from ortlens.analysis.coverage import current_graphs, is_backward_of, place_key
+from ortlens.analysis.coverage import current_ids, is_backward_of, place_key
 from ortlens.analysis.index import graph_by_session, grouped, summed
-from ortlens.analysis.ledger import ledger_from_logs, ledger_totals, totals_of
+from ortlens.analysis.ledger import ledger_from_logs, measured_call, totals_of
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
 from ortlens.views.wording import PHASE_WORDS
 
@@ -119,7 +119,7 @@ class _Maker:
 
     def root(self) -> Frame:
         capture = self._capture
-        current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+        current = current_ids(capture)
         root = Frame(kind="call")
         ahead, behind = breaks_ahead(capture)
         places = {graph.graph_id: row for row, graph in enumerate(capture.graphs[: self._max])}
@@ -292,14 +292,14 @@ def graphs_in_call_order(capture: Capture) -> tuple[Graph, ...]:
 
 def current_in_call_order(capture: Capture) -> tuple[Graph, ...]:
     """Sort the newest versions of all graphs, and replaced ones that the measured call entered, as a call enters them."""
-    known = {graph.graph_id for graph in current_graphs(capture.graphs)}.union(_measured(capture))
+    known = current_ids(capture).union(_measured(capture))
     return tuple(graph for graph in graphs_in_call_order(capture) if graph.graph_id in known)
 
 
 def _measured(capture: Capture) -> tuple[str, ...]:
     """Return the graphs of the measured call in its order; a ledger that was made from logs has none."""
-    totals = ledger_totals(capture)
-    return totals.graph_ids if totals is not None and totals.is_measured else ()
+    call = measured_call(capture)
+    return () if call is None else call.graph_ids
 
 
 def breaks_ahead(capture: Capture) -> tuple[Mapping[str, Sequence[int]], Sequence[int]]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortlens.analysis.answers.overview import graph_rows
 from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
 from ortlens.analysis.costs import fallback_groups, slow_lines
-from ortlens.analysis.coverage import coverage_of
+from ortlens.analysis.coverage import coverage_of, current_ids
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of, problems_of, records_of
 from ortlens.analysis.roofline import Roof, roofs
@@ -181,12 +181,11 @@ def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose part
 def _call_order(capture: Capture) -> dict[str, Any]:
     """List the current graphs in the order of a call, and the rows of the breaks before each and behind the last."""
     ahead, behind = breaks_ahead(capture)
-    current = {row.graph.graph_id for row in graph_rows(capture) if row.is_current}
     found: dict[str, list[int]] = {}
     met: list[int] = []  # also before versions that are not shown
     for graph in current_in_call_order(capture):
         met += ahead.get(graph.graph_id, ())
-        if graph.graph_id in current:
+        if graph.graph_id in current_ids(capture):
             found[graph.graph_id], met = met, []
     return {"graphs": list(found), "ahead": {graph_id: rows for graph_id, rows in found.items() if rows}, "behind": [*met, *behind]}
 
@@ -204,7 +203,7 @@ Texts: TypeAlias = dict[str, int]
 
 def _code(texts: Texts, text: object) -> int:
     """Return the place of a text, which is kept when it is first met; -1 for None."""
-    return -1 if text is None else texts.setdefault(_bounded(str(text)), len(texts))
+    return -1 if text is None else texts.setdefault(bounded(str(text)), len(texts))
 
 
 def packed_table(table: Table, records: Sequence[Any], total: int, texts: Texts) -> Packed:
@@ -239,9 +238,7 @@ def _all_same(values: list[Any]) -> bool:
 
 
 def _const(value: Any) -> Packed:  # noqa: ANN401 - a value of any kind
-    if isinstance(value, str):
-        return {"enc": "const", "value": _bounded(value)}
-    return {"enc": "const", "value": json_float(value) if isinstance(value, float) else value}
+    return {"enc": "const", "value": json_float(value) if isinstance(value, float) else bounded(value)}
 
 
 def _ints(values: list[Any]) -> list[Any] | Packed:
@@ -262,9 +259,7 @@ def _lists(values: list[Any], texts: Texts) -> Packed:
     packed: Packed = {
         "enc": "lists",
         "text": text,
-        "items": _ints([_code(texts, item) for item in items])
-        if text
-        else [_bounded(item) if isinstance(item, str) else item for item in items],
+        "items": _ints([_code(texts, item) for item in items]) if text else bounded(items),
         "lengths": [-1 if value is None else len(value) for value in stored],
     }
     if shared:
@@ -288,11 +283,7 @@ def _sum(table: str, column: str, columns: Mapping[str, list[Any]]) -> Packed | 
 def bounded(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Cut every text in plain data to what a page can bear; long ones have their length behind their head."""
     if isinstance(value, str):
-        return _bounded(value)
+        return value if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):
         return {key: bounded(item) for key, item in value.items()}
     return [bounded(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text):,} characters)"

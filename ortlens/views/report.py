@@ -14,7 +14,7 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.coverage import current_ids
 from ortlens.analysis.index import graph_by_session, sessions_by_id
 from ortlens.analysis.memory import memory
 from ortlens.analysis.onnx_model import optimised
@@ -235,7 +235,7 @@ def report_tables(capture: Capture) -> tuple[ShownTable, ...]:
 
 def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
     """List the kernels of graphs that no recompile replaced; empty where nothing was profiled."""
-    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+    current = current_ids(capture)
     known = {graph.graph_id for graph in capture.graphs}
     return tuple(kernel for kernel in capture.kernels if graph_by_session(capture).get(kernel.session_id) not in known - current)
 

@@ -117,8 +117,7 @@ def _speed(capture: Capture, call: Call) -> Tile:
     pace, inductor, calls = speed_of(capture), benched(capture.figures, "inductor"), uncounted_calls(capture)
     tile = partial(Tile, name="speed", title="Speed", card="time")
     if pace.verdict == "unmeasured":
-        totals = ledger_totals(capture)
-        if calls is not None and totals is not None and not totals.is_measured:
+        if calls is not None and (totals := ledger_totals(capture)) is not None and not totals.is_measured:
             return _uncounted(calls, call)
         detail = "nothing ran" if is_dry_run(capture) else "against eager PyTorch"
         return tile(state="unknown", word="not measured", detail=detail, call=call("measure"))
@@ -194,7 +193,7 @@ def _time(capture: Capture, call: Call) -> Tile:
 
 def _splits(capture: Capture) -> Tile:
     tile, coverage = partial(Tile, name="splits", title="Splits"), coverage_of(capture)
-    breaks, graphs, recompiles = len(capture.breaks), len(current_graphs(capture.graphs)), len(own_recompiles(capture))
+    breaks, graphs, recompiles = len(capture.breaks), len(current_graphs(capture)), len(own_recompiles(capture))
     partitions = None if coverage.verdict in ("foreign", "empty") else coverage.partition_count
     planned = recompiles - (unplanned := sum(recompiles_by_role(capture).values()))
     facts = [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.answers.overview import explain_calls
 from ortlens.analysis.generation import generation_of
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.speed import call_pace, is_busy, is_crowded, others_of, spread_of
 from ortlens.analysis.timing import call_times
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
@@ -24,8 +24,8 @@ _LEAST_SHARE = 1e-4
 
 def ledger_sentence(capture: Capture) -> str:
     """Say where the wall time of a measured call goes, in percent; empty where none was measured."""
-    ledger = ledger_totals(capture)
-    if ledger is None or not ledger.is_measured:
+    ledger = measured_call(capture)
+    if ledger is None:
         return ""
     words = PART_WORDS if capture.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(capture.backend)}"}
     shares = dict(ledger.share)
@@ -96,8 +96,8 @@ def made_sentence(capture: Capture) -> str:
 
 def call_sentences(capture: Capture) -> list[str]:
     """Say what a call takes where none was measured as a whole, or of other functions; empty when no call was seen."""
-    ledger = ledger_totals(capture)
-    measured = set(ledger.graph_ids if ledger is not None and ledger.is_measured else ())
+    ledger = measured_call(capture)
+    measured = set() if ledger is None else set(ledger.graph_ids)
     return [_call_sentence(call, capture) for call in call_times(capture) if not measured.intersection(call.graph_ids)]
 
 
@@ -135,9 +135,9 @@ def generation_sentences(capture: Capture) -> list[str]:
 
 def generate_ns(capture: Capture) -> int:
     """Return ns per call in the Python of `generate`, at most what the ledger has for Python; 0 where nothing was generated."""
-    ledger, steps = ledger_totals(capture), _steps(capture)
+    ledger, steps = measured_call(capture), _steps(capture)
     python = next((step.ns for step in steps if step.role == "python"), 0)
-    return min(python, ledger.ns.get("eager", 0)) if ledger is not None and ledger.is_measured else 0
+    return min(python, ledger.ns.get("eager", 0)) if ledger is not None else 0
 
 
 def _steps(capture: Capture) -> tuple[Step, ...]:

@@ -14,7 +14,7 @@ from ortlens.analysis.coverage import (
     code_key,
     computed_ahead,
     coverage_of,
-    current_graphs,
+    current_ids,
     is_dry_run,
     ort_node_count,
     own_graphs,
@@ -23,7 +23,7 @@ from ortlens.analysis.coverage import (
 )
 from ortlens.analysis.generation import Generation, generation_of
 from ortlens.analysis.index import once
-from ortlens.analysis.ledger import LedgerTotals, ledger_totals
+from ortlens.analysis.ledger import LedgerTotals, ledger_totals, measured_call
 from ortlens.analysis.memory import CallMemory, call_memory
 from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
 from ortlens.analysis.problems.advice import advised
@@ -73,7 +73,7 @@ def compilation_count(capture: Capture) -> int:
 
     Equal ids of different functions are two: numbers restart on a reset.
     """
-    graphs = own_graphs(capture.graphs)
+    graphs = own_graphs(capture)
     ahead = {(graph.compile_id or graph.graph_id, *code_key(graph)[1:]) for graph in graphs if graph.phase != "backward"}
     seen = {compiled[0] for compiled in ahead}
     return len(ahead) + len({graph.compile_id or graph.graph_id for graph in graphs} - seen)
@@ -82,14 +82,13 @@ def compilation_count(capture: Capture) -> int:
 @once
 def graph_rows(capture: Capture) -> tuple[GraphRow, ...]:
     """List every graph with its counts and times."""
-    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
     partitioned = partitioned_nodes(capture)
     times = graph_times(capture)
     return tuple(
         GraphRow(
             graph=graph,
             ort_node_count=ort_node_count(graph, partitioned),
-            is_current=graph.graph_id in current,
+            is_current=graph.graph_id in current_ids(capture),
             time=times[graph.graph_id],
         )
         for graph in capture.graphs
@@ -238,7 +237,7 @@ class SurveyRow:
 
 def figures_of(capture: Capture) -> dict[str, Any]:
     """Compute the fields of `SurveyRow` that are key figures of a capture; None where the capture does not tell."""
-    coverage, ledger, pace = coverage_of(capture), ledger_totals(capture), call_pace(capture)
+    coverage, call, pace = coverage_of(capture), measured_call(capture), call_pace(capture)
     first = next(iter(findings_of(capture)), None)
     checked = [row for row in capture.numerics if row.ok is not None]
     return {
@@ -249,7 +248,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
         "partitions": coverage.partition_count,
         "coverage": coverage.share,
         "fallbacks": tuple(f"{group.target} ({group.node_count})" for group in fallback_groups(capture)[:_MOST_FALLBACKS]),
-        "call_ns": ledger.total_ns if ledger is not None and ledger.is_measured else None,
+        "call_ns": None if call is None else call.total_ns,
         "eager_ns": None if pace is None else pace.eager_ns,
         "ratio": None if pace is None else pace.ratio,
         "compile_ns": compile_total_ns(capture),
@@ -266,7 +265,7 @@ def key_figures(capture: Capture) -> dict[str, float]:
 
     Counts are always there; what was not measured has no entry, and nothing is infinite. Times are in nanoseconds.
     """
-    coverage, ledger, pace = coverage_of(capture), ledger_totals(capture), call_pace(capture)
+    coverage, call, pace = coverage_of(capture), measured_call(capture), call_pace(capture)
     severities = [finding.severity for finding in findings_of(capture)]
     figures: dict[str, float | None] = {
         "graphs": compilation_count(capture),
@@ -281,8 +280,8 @@ def key_figures(capture: Capture) -> dict[str, float]:
         "errors": severities.count("error"),
         "warnings": severities.count("warning"),
     }
-    if ledger is not None and ledger.is_measured:
-        figures |= {"call_ns": ledger.total_ns, "ort_ns": ledger.ns.get("run", 0)}
+    if call is not None:
+        figures |= {"call_ns": call.total_ns, "ort_ns": call.ns.get("run", 0)}
     if pace is not None and pace.ratio:
         figures |= {"uncompiled_ns": pace.eager_ns, "speedup": 1 / pace.ratio}
     if capture.numerics:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.coverage import coverage_of, current_graphs, own_recompiles
+from ortlens.analysis.coverage import coverage_of, current_ids, own_recompiles
 from ortlens.analysis.index import once
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.speed import Pace, call_pace
 
@@ -166,10 +166,10 @@ def ort_share(capture: Capture) -> float | None:
 
     Of the time that a device is waited for, it has what it has of the time on the host beside PyTorch's operators.
     """
-    ledger = ledger_totals(capture)
-    if ledger is None or not ledger.is_measured or coverage_of(capture).verdict == "foreign":
+    call = measured_call(capture)
+    if call is None or coverage_of(capture).verdict == "foreign":
         return None
-    run, eager, wait = (ledger.share.get(part, 0.0) for part in _IN_OPERATORS)
+    run, eager, wait = (call.share.get(part, 0.0) for part in _IN_OPERATORS)
     return run + (wait * run / (run + eager) if run else 0.0)
 
 
@@ -191,8 +191,7 @@ def is_wholly_compared(capture: Capture, numbers: NumericsSummary) -> bool:
     if is_onnx_model(capture):
         return numbers.call is not None and not numbers.call.unchecked
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
-    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
-    whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)
+    whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current_ids(capture))
     return whole and not numbers.left_out and not (numbers.call is not None and numbers.call.unchecked)
 
 

@@ -182,7 +182,7 @@ def panes(compared: Compared) -> tuple[PaneRow, ...]:
 def _sides(capture: Capture) -> list[PaneSide]:
     measured = Measured(capture)
     sides: list[PaneSide] = []
-    for graph in current_graphs(capture.graphs):
+    for graph in current_graphs(capture):
         sides += [_side(node, measured) for node in nodes_by_graph(capture).get(graph.graph_id, ()) if node.kind == "compute"]
         ends = (item for item in capture.breaks if graph.compile_id in item.compile_ids and graph.phase != "backward")
         sides += [PaneSide(name=f"{graph.graph_id} {item.break_id}", item=item, ns=item.cost_ns) for item in ends]

@@ -92,7 +92,7 @@ def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
 
 def _outside(capture: Capture) -> set[tuple[str, str]]:
     """Find the operators before the first session or after the last of what was compiled together, by graph and node."""
-    targets = {graph.graph_id: graph.target for graph in current_graphs(capture.graphs)}
+    targets = {graph.graph_id: graph.target for graph in current_graphs(capture)}
     nodes = grouped((targets[node.graph_id], node) for node in capture.nodes if node.graph_id in targets)
     found: set[tuple[str, str]] = set()
     for listed in nodes.values():

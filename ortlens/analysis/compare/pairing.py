@@ -79,7 +79,7 @@ def paired(before: Capture, after: Capture) -> Pairing:
 
 def _operators(capture: Capture, structures: dict[Hashable, int]) -> list[Operator]:
     made: list[Operator] = []
-    for graph in current_graphs(capture.graphs):
+    for graph in current_graphs(capture):
         nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         made += [
             Operator(node=node, backward=graph.phase == "backward", shape_of_inputs=shape)
@@ -145,9 +145,9 @@ def _by_overlap(shared: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _graphs_by_name(before: Capture, after: Capture, known: Mapping[str, str]) -> dict[str, str]:
     """Pair graphs without known operators, as those of other backends, by target, function and phase, in their order."""
     taken = set(known.values())
-    free = (graph for graph in reversed(current_graphs(after.graphs)) if graph.graph_id not in taken)
+    free = (graph for graph in reversed(current_graphs(after)) if graph.graph_id not in taken)
     waiting = grouped((_place(graph), graph.graph_id) for graph in free)
-    left = (graph for graph in current_graphs(before.graphs) if graph.graph_id not in known)
+    left = (graph for graph in current_graphs(before) if graph.graph_id not in known)
     return {graph.graph_id: waiting[_place(graph)].pop() for graph in left if waiting.get(_place(graph))}
 
 

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.costs import current, splitting_costs
+from ortlens.analysis.costs import splitting_costs
+from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.guards import user_name
 from ortlens.analysis.problems.problem import Problem, rule
@@ -106,8 +107,7 @@ class _SlowCall:
 
 
 def _slow_call(capture: Capture) -> _SlowCall | None:
-    totals = ledger_totals(capture)
-    pace = call_pace(capture)
+    totals, pace = measured_call(capture), call_pace(capture)
     loss = loss_of_call(pace)
     if totals is None or pace is None or loss is None:
         return None
@@ -133,7 +133,7 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
 
 def _graph_of(capture: Capture, totals: LedgerTotals) -> Graph | None:
     """Return the first current graph of the measured call."""
-    return next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    return next((graph for graph in compiled_graphs(capture) if graph.graph_id in totals.graph_ids), None)
 
 
 def _is_explained_by_guards(capture: Capture) -> bool:
@@ -162,8 +162,8 @@ _CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
 )
 def costly_guards(capture: Capture) -> Iterator[Problem]:
     """Report what the guards that take most of a call are about."""
-    totals = ledger_totals(capture)
-    if totals is None or not totals.is_measured or capture.breaks:
+    totals = measured_call(capture)
+    if totals is None or capture.breaks:
         return
     whole, *parts = capture.figures.guards or (None,)
     graph = _graph_of(capture, totals)
@@ -195,8 +195,8 @@ def costly_guards(capture: Capture) -> Iterator[Problem]:
 )
 def costly_entry(capture: Capture) -> Iterator[Problem]:
     """Report a function that would be faster frozen."""
-    totals = ledger_totals(capture)
-    if totals is not None and totals.is_measured and capture.steps:
+    totals = measured_call(capture)
+    if totals is not None and capture.steps:
         yield from _costly_steps(capture, totals)
     if totals is None or not is_to_freeze(capture):
         return
@@ -205,7 +205,7 @@ def costly_entry(capture: Capture) -> Iterator[Problem]:
         return
     if (slow is not None and slow.part == "guards") or any(finding.rule == HEAVY_GUARDS for finding in capture.findings):
         return
-    graph = next(graph for graph in current(capture) if graph.graph_id == totals.graph_ids[0])
+    graph = next(graph for graph in compiled_graphs(capture) if graph.graph_id == totals.graph_ids[0])
     yield costly_entry.problem(
         graph,
         subject=graph.graph_id,
@@ -272,15 +272,15 @@ def is_to_freeze(capture: Capture) -> bool:
 
 def is_costly_to_enter(capture: Capture) -> bool:
     """Tell whether a function is one graph without gradients, of which something runs, and much of its call goes into entering it."""
-    totals = ledger_totals(capture)
-    if totals is None or not totals.is_measured or len(totals.graph_ids) != 1 or capture.breaks:
+    totals = measured_call(capture)
+    if totals is None or len(totals.graph_ids) != 1 or capture.breaks:
         return False
     parts = partitions_by_graph(capture).get(totals.graph_ids[0], [])
     changing = {session.partition_id for session in capture.sessions if session.cause == "weights"}
     if not parts or changing.intersection(part.partition_id for part in parts):
         return False
     entering = totals.ns.get("guards", 0)
-    phases = [graph.phase for graph in current(capture) if graph.graph_id == totals.graph_ids[0]]
+    phases = [graph.phase for graph in compiled_graphs(capture) if graph.graph_id == totals.graph_ids[0]]
     return phases == ["inference"] and entering >= max(_LOSS_NS, _ENTRY_SHARE * totals.total_ns)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.costs import current, entries_per_call, kernel_ns, most_common, profiled_sessions
+from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common, profiled_sessions
+from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.identity import nodes_of
 from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, sessions_by_id
 from ortlens.analysis.onnx_model import is_onnx_model
@@ -298,7 +299,7 @@ def float16_nodes(capture: Capture) -> Iterator[Problem]:
 
 def _computing_in(capture: Capture, dtypes: tuple[str, ...]) -> Iterator[tuple[Graph, list[Node], list[Node]]]:
     """Yield the graphs that do much of their work in some data types, with all nodes and those that compute in them."""
-    for graph in current(capture):
+    for graph in compiled_graphs(capture):
         nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         chosen = [node for node in nodes if node.dtype in dtypes and node.kind == "compute"]
         if chosen and _weight(nodes, chosen)[0] >= _WIDE_SHARE:

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.costs import current, entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
+from ortlens.analysis.costs import entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
+from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.index import graph_by_partition, nodes_by_graph, nodes_by_partition, sessions_by_partition
 from ortlens.analysis.memory import call_memory
 from ortlens.analysis.problems.catalogue import remedy
@@ -75,7 +76,7 @@ _NARROW_REMEDY = remedy(
 def large_outputs(capture: Capture) -> Iterator[Problem]:
     """Report graphs that return much more than they compute on."""
     fresh, entries = capture.figures.fresh_mib_ns, entries_per_call(capture)
-    for graph in current(capture):
+    for graph in compiled_graphs(capture):
         nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         made = [node for node in nodes if node.is_output and node.partition_id is not None]
         returned, touched = sum(node.output_bytes or 0 for node in made), sum(node.bytes or 0 for node in nodes)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.costs import ENOUGH_CALLS, current, entries_per_call, sessions_and_graphs
+from ortlens.analysis.costs import ENOUGH_CALLS, entries_per_call, sessions_and_graphs
+from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.index import partitions_by_graph, sessions_by_partition
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
@@ -160,7 +161,7 @@ _UNBROKEN = f"Remove the graph break that gives each of these modules a frame of
 def unfrozen_weights(capture: Capture) -> Iterator[Problem]:
     """Report inference partitions whose weights are inputs."""
     sessions, partitions = sessions_by_partition(capture), partitions_by_graph(capture)
-    for graph in current(capture):
+    for graph in compiled_graphs(capture):
         if graph.phase != "inference":
             continue
         for part in partitions.get(graph.graph_id, []):
@@ -243,7 +244,7 @@ def too_many_threads(capture: Capture) -> Iterator[Problem]:
 )
 def spinning_threads(capture: Capture) -> Iterator[Problem]:
     """Report sessions that spin while PyTorch wants the cores."""
-    alternating = {graph.graph_id for graph in current(capture) if graph.fallback_count or (graph.partition_count or 0) > 1}
+    alternating = {graph.graph_id for graph in compiled_graphs(capture) if graph.fallback_count or (graph.partition_count or 0) > 1}
     inside = {part.partition_id for part in capture.partitions if part.graph_id in alternating}
     spinning = [s for s in capture.sessions if s.spinning and s.threads != 1 and s.partition_id in inside]
     if spinning:
@@ -279,9 +280,8 @@ def cold_start(capture: Capture) -> Iterator[Problem]:
     is_cached = any(model.cached for model in capture.models) or "option_cache_dir" in capture.environment
     if saved < _COLD_NS or saved < _COLD_SHARE * total or is_cached:
         return
-    is_whole = len(current(capture)) == len(capture.partitions) == 1 and not (capture.fallbacks or capture.breaks)
-    measured = ledger_totals(capture)
-    call_ns = measured.total_ns if measured is not None and measured.is_measured else call_time(capture).total_ns  # as on the first screen
+    is_whole = len(compiled_graphs(capture)) == len(capture.partitions) == 1 and not (capture.fallbacks or capture.breaks)
+    call_ns = (measured_call(capture) or call_time(capture)).total_ns  # as on the first screen
     as_calls = f", as long as {total // call_ns:,} calls" if call_ns else ""
     yield cold_start.problem(
         subject="compile",
@@ -307,7 +307,7 @@ def cold_start(capture: Capture) -> Iterator[Problem]:
 def training_forward(capture: Capture) -> Iterator[Problem]:
     """Report forward graphs whose backward never runs."""
     times = graph_times(capture)
-    forward = [graph for graph in current(capture) if graph.phase == "forward"]
+    forward = [graph for graph in compiled_graphs(capture) if graph.phase == "forward"]
     called = sum(times[graph.graph_id].calls for graph in forward)
     backward = sum(times[graph.graph_id].calls for graph in capture.graphs if graph.phase == "backward")
     if called < ENOUGH_CALLS or backward:

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.costs import current, entries_per_call, splitting_costs, whole_by_graph
-from ortlens.analysis.coverage import effort
+from ortlens.analysis.costs import entries_per_call, splitting_costs, whole_by_graph
+from ortlens.analysis.coverage import compiled_graphs, effort
 from ortlens.analysis.index import fallbacks_by_graph, grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition, summed
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.speed import WORTH_A_WARNING, call_pace
@@ -210,7 +210,7 @@ def slower_than_torch(capture: Capture) -> Iterator[Problem]:
 def _slow_parts(capture: Capture) -> Iterator[_Slow]:
     entries, parts = entries_per_call(capture), partitions_by_graph(capture)
     sessions, nodes = sessions_by_partition(capture), nodes_by_partition(capture)
-    for graph in current(capture):
+    for graph in compiled_graphs(capture):
         often = entries.get(graph.graph_id, 0.0)
         slow = [part for part in parts.get(graph.graph_id, []) if _is_slow(part) and nodes.get(part.partition_id)]
         lost = sum((part.ort_ns or 0) - (part.torch_ns or 0) for part in slow)
@@ -229,8 +229,7 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
 
 def _loss_of_call(capture: Capture, graph: Graph) -> int:
     """Return what a call loses to one without torch.compile, if it is this graph alone, and no container's guards; 0 where not known."""
-    totals = ledger_totals(capture)
-    pace = call_pace(capture)
+    totals, pace = measured_call(capture), call_pace(capture)
     is_alone = totals is not None and totals.graph_ids == (graph.graph_id,) and not capture.breaks and not capture.figures.guards[1:]
     if not is_alone or pace is None or pace.verdict != "slower":
         return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import coverage_of, own_recompiles
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import ledger_totals, measured_call
 from ortlens.analysis.problems.advice import advice_of, hint_for, settings_of_hint
 from ortlens.analysis.problems.break_rules import DROPOUT, trains_always
 from ortlens.analysis.problems.catalogue import Advice, advise, worded
@@ -223,10 +223,10 @@ def _is_beside_the_point(groups: Sequence[FallbackGroup], capture: Capture) -> b
 
     A rule of the backend keeps them in PyTorch, where they are faster; or PyTorch itself added them as checks, and they take little.
     """
-    totals = ledger_totals(capture)
-    if totals is None or not totals.is_measured:
+    call = measured_call(capture)
+    if call is None:
         return False
     is_kept = all(group.reason_code == "policy" and group.cause is None for group in groups)
     is_check = all(_CHECK in group.target for group in groups)
     cost = sum((group.call_ns or 0) + group.splitting_ns for group in groups)
-    return not any(group.calls for group in groups) or is_kept or (is_check and cost < MUCH * totals.total_ns)
+    return not any(group.calls for group in groups) or is_kept or (is_check and cost < MUCH * call.total_ns)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.index import graph_by_partition, graph_by_session, graphs_by_id, once, summed
-from ortlens.analysis.ledger import ledger_totals
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.problems import calls, kernels, movement, ranks, sessions, slower, splitting
 from ortlens.analysis.problems.advice import line_after
 from ortlens.analysis.problems.catalogue import advise
@@ -149,8 +149,7 @@ def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int
     """Rank a problem; `earlier` ones are of its kind."""
     if urgent := [URGENT.index(each.kind) for each in (item, *item.consequences) if each.kind in URGENT]:
         return Tier.URGENT, min(urgent), 0
-    totals = ledger_totals(capture)
-    if totals is not None and totals.is_measured and item.gain_ns is not None:
+    if measured_call(capture) is not None and item.gain_ns is not None:
         return Tier.PRICED, -item.cost_ns // (_REST if item.rule == calls.slower_call.name else 1), 0
     if not item.traits.isdisjoint(("storm", "gave_up")):
         return Tier.STORM, 0, 0
@@ -173,9 +172,8 @@ def _is_worth_a_word(item: Problem, capture: Capture) -> bool:
         return True
     if item.rule == calls.slower_call.name:  # no program is slower without a word about it, but for what other work explains
         return not is_busy(capture)
-    totals = ledger_totals(capture)
-    whole = totals.total_ns if totals is not None and totals.is_measured else 0
-    return whole > 0 and (item.gain_ns or 0) >= (_MUCH_MEASURED if item.measured else MUCH) * whole
+    call = measured_call(capture)
+    return call is not None and (item.gain_ns or 0) >= (_MUCH_MEASURED if item.measured else MUCH) * call.total_ns > 0
 
 
 def _of_record(finding: Finding) -> Problem:

@@ -72,7 +72,7 @@ def test_what_gives_a_role_otherwise() -> None:
 
 
 def test_decode_does_not_replace_prefill() -> None:
-    assert [graph.graph_id for graph in current_graphs(with_roles(generating()).graphs)] == ["g0", "g1"]
+    assert [graph.graph_id for graph in current_graphs(with_roles(generating()))] == ["g0", "g1"]
 
 
 def recompile(number: int, guard: str) -> Recompile:

@@ -10,7 +10,7 @@ import pytest
 from ortlens.analysis.answers.overview import break_occurrences, graph_rows
 from ortlens.analysis.answers.verdict import numbers_of
 from ortlens.analysis.costs import fallback_groups
-from ortlens.analysis.coverage import coverage_of, current_graphs, own_recompiles
+from ortlens.analysis.coverage import coverage_of, current_ids, own_recompiles
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.speed import call_pace, is_busy
@@ -40,7 +40,7 @@ class Seen:
         self.payload: dict[str, Any] = payload_from_capture(self.capture)
         self.facts: dict[str, Any] = self.payload["overview"]
         self.tables = {table.source: table for table in report_tables(self.capture)}
-        self.current = {graph.graph_id for graph in current_graphs(self.capture.graphs)}
+        self.current = current_ids(self.capture)
 
     def cells(self, source: str, column: str) -> list[str]:
         table = self.tables.get(source)
