@@ -343,7 +343,7 @@ def _graph(graph_id: str, compile_id: str | None, nodes: int | None = 10, covera
     ],
 )
 def test_current_graphs_are_the_newest_attempts_of_each_function(graphs: tuple[Graph, ...], current: str) -> None:
-    assert "".join(graph.graph_id for graph in current_graphs(graphs)) == current
+    assert "".join(graph.graph_id for graph in current_graphs(Capture(graphs=graphs))) == current
 
 
 def test_coverage_counts_recompiled_code_once() -> None:
