@@ -14,18 +14,12 @@ from torch.export import Dim, ExportedProgram
 import ortlens
 from ortlens import Lens
 from tests.conformance.operator_case import Calls, r
-from tests.integration.against_eager import assert_same
+from tests.integration.test_exported import same_as_module
 
 
 def as_its_module(program: ExportedProgram, *args: Any, **kwargs: Any) -> Lens:
-    """Call a program both ways, on state of its own each; results and arguments agree."""
-    reference = copy.deepcopy(program).module()
-    mine, theirs = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
-    with torch.no_grad():
-        expected = reference(*theirs[0], **theirs[1])
-    lens = ortlens.explain(program, calls=1)(*mine[0], **mine[1])
-    assert_same(lens.result, expected)
-    assert_same(mine, theirs)
+    """Call a program both ways; results, arguments and state agree."""
+    lens = same_as_module(program, (args, kwargs))
     assert len(lens.graphs) == 1
     return lens
 
