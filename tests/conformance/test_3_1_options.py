@@ -240,6 +240,7 @@ def test_3_1_cache_dir(tmp_path: Path) -> None:
 
 
 def test_3_1_mapping_or_dataclass_everywhere() -> None:
+    assert ortlens.is_onnxrt_backend_supported()
     mapping: Any = {"min_partition_nodes": 2}
     options: Any = OrtBackendOptions(min_partition_nodes=2)
     with torch.no_grad():

@@ -18,6 +18,7 @@ from ortlens.backend.runtime import devices
 from ortlens.trace.records import Capture
 from tests.conformance.operator_case import r
 from tests.integration.against_eager import same_as_eager
+from tests.integration.test_breaks import outermost
 
 BATCHES = (3, 5, 8, 2)
 
@@ -233,24 +234,6 @@ def test_8_3_transforms_see_every_model_once_in_order() -> None:
         for _ in range(2):
             torch.testing.assert_close(compiled(r(4)), -torch.special.bessel_j0(-r(4)))
     assert seen == [("first", ("Exp",)), ("second", ("Neg",))] * 2
-
-
-def innermost(x: torch.Tensor) -> torch.Tensor:
-    x = torch.sin(x)
-    torch._dynamo.graph_break()
-    return torch.sin(x)
-
-
-def middle(x: torch.Tensor) -> torch.Tensor:
-    return torch.cos(innermost(torch.cos(x)))
-
-
-def outer(x: torch.Tensor) -> torch.Tensor:
-    return torch.tan(middle(torch.tan(x)))
-
-
-def outermost(x: torch.Tensor) -> torch.Tensor:
-    return torch.sigmoid(outer(torch.sigmoid(x)))
 
 
 BACKENDS = pytest.mark.parametrize("backend", [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "ortlens"])

@@ -6,8 +6,6 @@ printed as Python programs that judge them again. With `--graphs`, programs are 
 per minute of CPU instead of 60; see `graphs`.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

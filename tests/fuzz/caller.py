@@ -1,16 +1,10 @@
 """What the caller of a random program does: it calls, writes into what it holds, changes weights, and calls again."""
 
-from __future__ import annotations
-
+import random
 import re
-from typing import TYPE_CHECKING
 
 from tests.fuzz.material import attribute
-
-if TYPE_CHECKING:
-    import random
-
-    from tests.fuzz.program import Program
+from tests.fuzz.program import Program
 
 _RANDOM = re.compile(r"dropout|rand|bernoulli|uniform_|normal|self\.d|multinomial")
 

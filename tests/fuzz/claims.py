@@ -1,7 +1,5 @@
 """Programs whose answers, gradients, memory and state are PyTorch's in every respect: what the backend claims, subject by subject."""
 
-from __future__ import annotations
-
 from tests.fuzz.program import program
 
 _FILL = "[out.fill_(place + 7) for place, out in enumerate(outs)]"

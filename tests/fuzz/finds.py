@@ -1,7 +1,5 @@
 """Programs that the backend got wrong once, as small as they could be made; each names its cause."""
 
-from __future__ import annotations
-
 from tests.fuzz.program import program
 
 FINDS = {

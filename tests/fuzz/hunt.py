@@ -1,12 +1,10 @@
 """Plants each defect in turn, and says after how many programs, and how soon, it is found."""
 
-from __future__ import annotations
-
 import gc
 import json
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
@@ -15,9 +13,6 @@ from tests.fuzz.plants import BEYOND_GRAPHS, PLANTS, planted
 from tests.fuzz.program import Program
 from tests.fuzz.sweep import quicken, rows_of
 from tests.sweep import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def hunt_all(chosen: Sequence[str], functions: int, seed: int, *, graphs: bool = False) -> int:

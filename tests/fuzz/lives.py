@@ -1,21 +1,14 @@
 """Lives of small models, as programs: calls, and between them every way in which people change weights."""
 
-from __future__ import annotations
-
 import random
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from unittest import mock
 
 from ortlens.backend.runtime import weights
 from tests.fuzz.minimise import smallest
-from tests.fuzz.oracle import judge
+from tests.fuzz.oracle import Verdict, judge
 from tests.fuzz.program import Program, program, script
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.fuzz.oracle import Verdict
 
 CONV = program(
     "self.last(F.relu(self.second(b)).mean((2, 3)))",

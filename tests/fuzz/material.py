@@ -1,15 +1,11 @@
 """What random programs are made of: sizes, arguments, the module's tensors, and options of the backend."""
 
-from __future__ import annotations
-
+import random
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Mapping
 
 SIZES = ((5, 7), (4, 6), (6, 9, 4), (3, 8), (2, 5), (8, 3), (1, 4), (4, 0, 6))
 _BASES = (

@@ -1,20 +1,14 @@
 """Makes a failing program smaller for as long as it fails in the same way."""
 
-from __future__ import annotations
-
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
-from tests.fuzz.oracle import judge
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.fuzz.oracle import Verdict
-    from tests.fuzz.program import Program
+from tests.fuzz.oracle import Verdict, judge
+from tests.fuzz.program import Program
 
 _PARTS = ("steps", "body", "returns", "state", "inputs")
 

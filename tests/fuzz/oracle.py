@@ -6,12 +6,11 @@ raises, so is one of `aot_eager_decomp_partition`: Inductor's decompositions dro
 
 # ruff: noqa: ANN401 - programs return anything
 
-from __future__ import annotations
-
 import contextlib
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -20,13 +19,8 @@ import ortlens
 from ortlens import _torch
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH
 from tests.fuzz.graphs import GraphRoad
-from tests.fuzz.program import ROADS
+from tests.fuzz.program import ROADS, Program
 from tests.fuzz.world import Notes, Seen, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tests.fuzz.program import Program
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 _WIDENS = re.compile(r"\.to\(torch\.float64\)|\.double\(\)|dtype=torch\.float64")

@@ -2,12 +2,11 @@
 
 # ruff: noqa: ANN401 - nodes and arguments are Any in torch itself
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import torch
@@ -16,14 +15,9 @@ from ortlens import OrtBackend
 from ortlens.backend.basis.memory_order import inverse_order
 from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.lowering import checks, returned_views
+from ortlens.backend.lowering.entry import LoweredGraph
 from ortlens.backend.runtime import call, generated, program, weights
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ortlens.backend.lowering.entry import LoweredGraph
-
 
 PLANTS: dict[str, Callable[[], Any]] = {}
 BEYOND_GRAPHS: set[str] = set()

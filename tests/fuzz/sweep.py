@@ -1,7 +1,5 @@
 """Judges programs one after another in this process and prints a line of JSON for each: `python -m tests.fuzz.sweep FIRST COUNT`."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import gc
@@ -12,7 +10,7 @@ import resource
 import tempfile
 import time
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
 
@@ -21,10 +19,6 @@ from tests.fuzz.minimise import smallest
 from tests.fuzz.oracle import Verdict, judge, judge_graph
 from tests.fuzz.program import Program, part_of, script
 from tests.sweep import say_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _MOST_BYTES = 12 << 30
 """A program that is made smaller may ask for more than a machine has: without a limit, the system kills any process."""

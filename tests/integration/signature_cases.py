@@ -83,7 +83,7 @@ def _of(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
     return lambda: function
 
 
-def _decorated(forward: Callable[..., Any]) -> Callable[..., Any]:
+def decorated(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function as libraries do that check arguments or collect outputs."""
 
     @functools.wraps(forward)
@@ -94,7 +94,7 @@ def _decorated(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Decorated(nn.Module):
-    @_decorated
+    @decorated
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, bias: torch.Tensor | None = None) -> Any:
         y = x - 1 if bias is None else x - bias
         return y if mask is None else y * mask

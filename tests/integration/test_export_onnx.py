@@ -4,7 +4,6 @@
 
 import copy
 import dataclasses
-import functools
 import math
 import os
 import shutil
@@ -24,6 +23,7 @@ from torch.utils import _pytree as pytree
 import ortlens
 from ortlens import ConversionError, Lens, UsageError
 from ortlens.backend.deploy import export as deploy_export
+from tests.integration.signature_cases import decorated
 from tests.integration.small_models import SMALL_MODELS
 from tests.integration.test_lens import broken
 
@@ -361,14 +361,6 @@ def run_by_place(path: Path, *tensors: torch.Tensor, level: str = "ORT_ENABLE_AL
     names = [value.name for value in session.get_inputs()]
     made = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)})
     return [torch.from_numpy(array) for array in made]
-
-
-def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return wrapper
 
 
 class Layer:

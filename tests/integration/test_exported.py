@@ -15,21 +15,11 @@ from torch.utils import _pytree as pytree
 
 import ortlens
 from ortlens import Lens, UsageError
+from tests.conformance.operator_case import Calls
 from tests.integration.against_eager import assert_same, twin
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 X = torch.randn(3)
-
-
-class Of(nn.Module):
-    """A function as a module: `torch.export` takes nothing else."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self._function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self._function(*args)
 
 
 class Block(nn.Module):
@@ -92,11 +82,11 @@ STRUCTURES: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
 
 def test_a_program_returns_what_its_module_returns() -> None:
     for function, args in STRUCTURES:
-        same_as_module(export(Of(function), args), (args, {}))
+        same_as_module(export(Calls(function), args), (args, {}))
 
 
 def test_one_session_serves_every_size_and_every_number() -> None:
-    program = export(Of(lambda x, n: (x * n, n + 1)), (torch.randn(4, 4), 4), dynamic_shapes=(({0: Dim("batch", max=64)}, Dim.DYNAMIC),))
+    program = export(Calls(lambda x, n: (x * n, n + 1)), (torch.randn(4, 4), 4), dynamic_shapes=(({0: Dim("batch", max=64)}, Dim.DYNAMIC),))
     sizes = (4, 2, 64, 5, 1)
     lens = same_as_module(program, *(((torch.randn(size, 4), size + 1), {}) for size in sizes))
     assert lens.graphs.coverage.tolist() == [1.0]
@@ -115,14 +105,16 @@ def test_a_size_outside_the_constraint_raises_torchs_own_error() -> None:
 
 
 def test_a_size_that_would_take_another_branch_is_refused() -> None:
-    program = export(Of(lambda x: x.sum() + 1 if x.shape[0] % 2 == 0 else x.sum()), (torch.randn(4),), dynamic_shapes=(({0: Dim.AUTO},),))
+    program = export(
+        Calls(lambda x: x.sum() + 1 if x.shape[0] % 2 == 0 else x.sum()), (torch.randn(4),), dynamic_shapes=(({0: Dim.AUTO},),)
+    )
     with pytest.raises((RuntimeError, AssertionError)):
         ortlens.explain(program, calls=1)(torch.randn(5))
 
 
 def test_starred_arguments_are_guarded_too() -> None:
     program = export(
-        Of(lambda x, y: (x * 2, y + 1) if x.shape[0] < y.shape[0] else (x, y)),
+        Calls(lambda x, y: (x * 2, y + 1) if x.shape[0] < y.shape[0] else (x, y)),
         (torch.randn(4), torch.randn(6)),
         dynamic_shapes=(({0: Dim.AUTO}, {0: Dim.AUTO}),),
     )
@@ -164,11 +156,11 @@ def test_sizes_and_branches_that_depend_on_values() -> None:
         torch._check(number < 5)
         return x * number
 
-    program = export(Of(scaled), (torch.randn(3), torch.tensor(3)))
+    program = export(Calls(scaled), (torch.randn(3), torch.tensor(3)))
     same_as_module(program, ((torch.randn(3), torch.tensor(4)), {}))
     with pytest.raises(RuntimeError):
         ortlens.explain(program, calls=1)(torch.randn(3), torch.tensor(6))
-    program = export(Of(lambda x: x.nonzero().float() * 2), (torch.tensor([1.0, 0.0, 2.0]),))
+    program = export(Calls(lambda x: x.nonzero().float() * 2), (torch.tensor([1.0, 0.0, 2.0]),))
     same_as_module(program, ((torch.tensor([1.0, 0.0, 2.0]),), {}), ((torch.zeros(3),), {}), ((torch.ones(3),), {}))
 
 
@@ -241,19 +233,10 @@ SQUEEZED = {
 }
 
 
-class Calling(torch.nn.Module):
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
-        return self.function(*args)
-
-
 @pytest.mark.parametrize("name", MOVED)
 def test_a_move_to_the_same_device_is_the_tensor_itself(name: str) -> None:
     function, given = MOVED[name], [torch.ones(3) for _ in range(3)]
-    runs: list[Callable[..., Any]] = [function, Lens().compile_exported(torch.export.export(Calling(function), (torch.ones(3),)))]
+    runs: list[Callable[..., Any]] = [function, Lens().compile_exported(torch.export.export(Calls(function), (torch.ones(3),)))]
     runs.append(ortlens.freeze(function, torch.ones(3)))
     made = [run(x) for run, x in zip(runs, given, strict=True)]
     for x, result in zip(given, made, strict=True):
@@ -265,7 +248,7 @@ def test_a_move_to_the_same_device_is_the_tensor_itself(name: str) -> None:
 @pytest.mark.parametrize("name", SQUEEZED)
 def test_a_squeeze_of_a_size_that_follows_from_data(name: str) -> None:
     function, fours = SQUEEZED[name], (torch.tensor([4]), torch.tensor([4]))
-    run = Lens().compile_exported(torch.export.export(Calling(function), fours))
+    run = Lens().compile_exported(torch.export.export(Calls(function), fours))
     frozen = ortlens.freeze(function, *fours)
     for sizes in ((1, 4), (4, 1), (4, 4), (1, 1)):
         given = [torch.tensor([size]) for size in sizes]

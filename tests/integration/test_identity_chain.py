@@ -1,5 +1,6 @@
 """The identity chain on compiled models: from a line to kernels and back, forward and backward, live and loaded."""
 
+import linecache
 from pathlib import Path
 
 import onnx
@@ -10,7 +11,13 @@ import torch
 import ortlens
 from ortlens.analysis.memory import memory
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of
+from ortlens.lens.observing.compilations import KeptSources
+from ortlens.trace.recorder import Recorder
+from ortlens.trace.records import Break
+from ortlens.trace.sources import sources_of
+from ortlens.views.payload import payload_from_capture
 from tests.integration.marked_lines import line_of
+from tests.integration.test_secrets import loaded
 
 
 class Block(torch.nn.Module):
@@ -159,3 +166,37 @@ def test_rewrites_name_all_that_they_took() -> None:
     assert [entry.value for entry in reshape.metadata_props if entry.key == FX_NODE_KEY] == [label.node]
     links = lens.links(onnx_node=reshape.name)
     assert set(links.onnx_confidence) == {"fused"}
+
+
+PROGRAM = "SECRET = 1\n\n\ndef double(x):\n    return x * 2\n"
+KEPT = [None, None, None, "def double(x):", "    return x * 2"]
+
+
+def test_the_function_that_ran_is_in_the_capture_and_not_in_a_redacted_page(tmp_path: Path) -> None:
+    file = tmp_path / "program_of_ada.py"
+    file.write_text(PROGRAM, encoding="utf-8")
+    module = loaded(file.stem, file)
+    lens = ortlens.explain(module.double, calls=1)(torch.ones(2))
+    lens.save(tmp_path / "run.ortlens")
+    capture = ortlens.load(tmp_path / "run.ortlens").captured()
+    assert sources_of(capture.attachments) == {str(tmp_path / "program_of_ada.py"): KEPT}
+    assert payload_from_capture(capture)["sources"] == sources_of(capture.attachments)
+    assert "def double" not in str(payload_from_capture(capture, redact=True))
+
+
+def test_a_file_that_changed_after_its_lines_were_recorded_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "changing.py"
+    file.write_text(PROGRAM, encoding="utf-8")
+    module = loaded(file.stem, file)
+    assert linecache.getline(str(file), 5)
+    records = (Break(break_id="b0", reason="r", file=str(file), line=5, source="return x * 2"),)
+    file.write_text(PROGRAM.replace("x * 2", "x * 3"), encoding="utf-8")
+    linecache.clearcache()
+    recorder = Recorder()
+    KeptSources(recorder).note(records)
+    assert recorder.capture().attachments == {}
+    file.write_text(PROGRAM, encoding="utf-8")
+    linecache.clearcache()
+    KeptSources(recorder).note(records)
+    assert len(recorder.capture().attachments) == 1
+    assert module.double(2) == 4

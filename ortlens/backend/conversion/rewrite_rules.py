@@ -1,7 +1,7 @@
 """The rewrite rules that run over a user's model: rules of onnxscript that are proved sound, and our own.
 
 onnxscript's default rules are not all sound, so they are listed here by name, each with the condition under which it keeps every
-value. tests/unit/backend/conversion/test_rewrite_rules.py runs each of them. Left out, and why:
+value. tests/unit/backend/conversion/test_optimize.py runs each of them. Left out, and why:
 
 | rules | reason |
 | --- | --- |

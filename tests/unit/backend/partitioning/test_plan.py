@@ -1,9 +1,19 @@
+"""What a plan contains, which nodes a refusal of ONNX Runtime takes to PyTorch, and how a part is taken out of its graph."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 import torch.fx
 from hypothesis import given, settings
 
+from ortlens.backend.partitioning.extraction import GraphPartition, split
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.planner import Exclusions
+from tests.unit.backend.conversion.test_converter import as_partition
 from tests.unit.backend.graphs import (
     EFFECT,
     NO,
@@ -13,6 +23,7 @@ from tests.unit.backend.graphs import (
     dags,
     graph_of,
     longest_alternation,
+    module_of,
     traced,
     verdicts_of,
 )
@@ -101,3 +112,106 @@ def test_numbers_of_input_sizes_belong_nowhere_and_are_no_partition() -> None:
     assert numbers == plan.hoisted_sizes
     assert not any(plan.in_partition(node) for node in numbers)
     assert plan.partition_count == 1
+
+
+def partition_of(function: Callable[..., Any], *args: torch.Tensor) -> GraphPartition:
+    module = as_partition(function, *args)
+    nodes = tuple(node for node in module.graph.nodes if node.op == "call_function")
+    return GraphPartition(index=0, module=module, inputs=(), outputs=(), nodes=nodes)
+
+
+def several(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sum(0), x.cos().sum(0), x.sum(1), y.sum(0), z.sum(0)
+
+
+X, Y, Z = torch.ones(3, 3), torch.ones(3, 5), torch.ones(3, 3, dtype=torch.float64)
+NO_KERNEL = "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for ReduceSum(13) node with name 'sum_1/ReduceSum'"
+OTHER = "[ONNXRuntimeError] : 1 : FAIL : Node (sum_1/ReduceSum) Op (ReduceSum) [ShapeInferenceError] axis out of range"
+
+
+@pytest.mark.parametrize(
+    ("message", "broadly", "excluded"),
+    [
+        (OTHER, False, {"sum_1", "sum_2"}),  # of the same operator, attributes and sizes
+        (NO_KERNEL, False, {"sum_1", "sum_2", "sum_4"}),  # of any sizes
+        (OTHER, True, {"sum_1", "sum_2", "sum_3", "sum_4"}),  # of any sizes and attributes, but not of another dtype
+    ],
+)
+def test_a_refusal_takes_the_equals_of_the_named_node(message: str, broadly: bool, excluded: set[str]) -> None:  # noqa: FBT001
+    exclusions = Exclusions({})
+    exclusions.session_refused(partition_of(several, X, Y, Z), {"sum_1/ReduceSum": "sum_1"}, RuntimeError(message), broadly=broadly)
+    assert set(exclusions.verdicts) == excluded
+
+
+def test_a_missing_kernel_is_named_with_the_element_types() -> None:
+    exclusions, unnamed = Exclusions({}), Exclusions({})
+    exclusions.session_refused(partition_of(several, X, Y, Z), {"sum_1/ReduceSum": "sum_1"}, RuntimeError(NO_KERNEL))
+    assert exclusions.verdicts["sum_1"].reason == "ONNX Runtime has no kernel of ReduceSum for float32 on this device"
+    unnamed.session_refused(partition_of(several, X, Y, Z), {}, RuntimeError(NO_KERNEL.replace("'sum_1/ReduceSum'", "''")))
+    assert unnamed.verdicts["sum_1"].reason == "ONNX Runtime has no kernel of ReduceSum for float32 and float64 on this device"
+
+
+def test_a_refusal_that_names_no_node_takes_the_partition() -> None:
+    exclusions, partition = Exclusions({}), partition_of(several, X, Y, Z)
+    exclusions.session_refused(partition, {"sum_1/ReduceSum": "sum_1"}, RuntimeError("out of memory"))
+    assert set(exclusions.verdicts) == {node.name for node in partition.nodes}
+
+
+def parts_of(module: torch.fx.GraphModule, *stays: object) -> tuple[Plan, list[GraphPartition]]:
+    def refused(node: torch.fx.Node) -> bool:
+        producer = node.all_input_nodes[0] if node.target is operator.getitem else node
+        return producer.target in stays
+
+    plan = plan_partitions(module.graph, lambda node: NO if refused(node) else YES)
+    return plan, split(plan, module)
+
+
+@settings(max_examples=60)
+@given(dags())
+def test_parts_hold_each_supported_node_once_and_take_and_give_what_they_must(dag: Dag) -> None:
+    graph, nodes = graph_of(dag)
+    before = str(graph)
+    flags = dict(zip(nodes, dag.supported, strict=True))
+    plan = plan_partitions(graph, verdicts_of(flags))
+    parts = split(plan, module_of(graph))
+    assert str(graph) == before, "the graph itself is what PyTorch falls back to"
+    assert [part.index for part in parts] == list(range(plan.partition_count))
+    assert sorted(node.name for part in parts for node in part.nodes) == sorted(node.name for node in nodes if flags[node])
+    for part in parts:
+        inside = set(part.nodes)
+        needed = {source for node in part.nodes for source in node.all_input_nodes} - inside
+        assert set(part.inputs) == needed
+        assert len(part.inputs) == len(needed)
+        assert set(part.outputs) == {node for node in part.nodes if any(user not in inside for user in node.users)}
+        placeholders = [node for node in part.module.graph.nodes if node.op == "placeholder"]
+        assert [node.name for node in placeholders] == [node.name for node in part.inputs]
+        assert all("val" in node.meta for node in part.module.graph.nodes if node.op != "output")
+        part.module.graph.lint()
+
+
+def test_a_tuple_never_crosses_but_its_items_do() -> None:
+    module = traced(lambda x: (torch.topk(x.sin(), 2)[0].cumsum(0), torch.topk(x, 1)[1]), torch.rand(5))
+    _, parts = parts_of(module, aten.cumsum.default)
+    assert parts
+    for part in parts:
+        assert all(isinstance(node.meta["val"], torch.Tensor) for node in (*part.inputs, *part.outputs))
+
+
+def test_sizes_of_inputs_are_carried_by_every_part_that_needs_them() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0] * 2
+        return (x.new_zeros(n).sin() + n).cumsum(0).cos() * n
+
+    module = traced(function, torch.rand(4), symbolic=True)
+    _, parts = parts_of(module, aten.cumsum.default)
+    assert len(parts) == 2
+    for part in parts:
+        carried = [node for node in part.module.graph.nodes if kind_of(node) is NodeKind.SIZE]
+        assert carried
+        assert not {node.name for node in carried} & {node.name for node in part.outputs}
+
+
+def test_inputs_that_are_handed_through_make_no_part_and_others_follow_their_first_use() -> None:
+    assert parts_of(traced(lambda x, y: (y, x), torch.rand(2), torch.rand(3)))[1] == []
+    (part,) = parts_of(traced(lambda a, b, c: (c.sin() + a) * b, torch.rand(2), torch.rand(2), torch.rand(2)))[1]
+    assert [node.name for node in part.inputs] == ["c_1", "a_1", "b_1"]

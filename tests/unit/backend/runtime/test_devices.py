@@ -1,12 +1,14 @@
-"""Devices and their providers; their order is in tests/conformance/test_3_1_options.py."""
+"""Devices and processors: what sessions get for them."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from ortlens import OrtBackendOptions, UsageError
-from ortlens.backend.runtime import devices
+from ortlens.backend.runtime import devices, processor
 
 CPU, CUDA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider"
 ALONE: tuple[dict[str, Any], ...] = ({}, {"default_execution_providers": [CPU]})
@@ -41,3 +43,29 @@ def test_the_installed_cpu_provider_computes_float32_and_not_bfloat16() -> None:
     assert devices.cpu_provider_computes("double")
     assert not devices.cpu_provider_computes("bfloat16")
     assert not devices.cpu_provider_computes("no such type")
+
+
+@pytest.fixture(autouse=True)
+def _unknown_processor() -> Iterator[None]:
+    processor._listed.cache_clear()
+    yield
+    processor._listed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("listed", "entries", "stalls"),
+    [
+        ("vendor_id\t: GenuineIntel\nflags\t\t: avx2 avx512_vnni amx_int8", 0, True),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fma avx2 avx512f", 1, False),
+        (None, 1, False),
+    ],
+    ids=["with VNNI", "without", "another system"],
+)
+def test_processors_are_told_apart(
+    listed: str | None, entries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stalls: bool
+) -> None:
+    place = tmp_path / "cpuinfo"
+    if listed is not None:
+        place.write_text(listed, encoding="utf-8")
+    monkeypatch.setattr(processor, "_LISTED", place)
+    assert (len(processor.exact_products()), processor.stalls_at_denormals()) == (entries, stalls)

@@ -1,4 +1,4 @@
-"""Dynamo's texts taken apart: real ones, recorded, and what is left of them when they are damaged."""
+"""Dynamo's texts and guards taken apart: real ones, recorded, and what is left of them when they are damaged."""
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from ortlens.analysis.identity import plain_function
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, recompile_from_text
+from ortlens.lens.dynamo.guard_values import value_text
+from ortlens.lens.observing.compilations import BreakReason, ExplainOutput, reason_from_break
+from ortlens.trace import records as r
 
 FOLDER = Path(__file__).parents[3] / "data" / "dynamo_texts"
 BREAKS: dict[str, list[str]] = json.loads((FOLDER / "breaks.json").read_text(encoding="utf-8"))
@@ -190,3 +195,133 @@ User code traceback:
     assert said.reason.startswith("Could not guard on data-dependent expression u1 > u0")
     only = "Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):"
     assert break_from_text(only).reason == "Dynamo gave no reason"
+
+
+class Watched:
+    """Every way in which asking it for something would be noticed."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept = 3
+
+    @property
+    def asked(self) -> int:
+        raise AssertionError("a property ran")
+
+    def __getattr__(self, name: str) -> int:
+        raise AssertionError(f"asked for {name}")
+
+    def __len__(self) -> int:
+        raise AssertionError("asked for its length")
+
+
+class Keyed(dict[str, int]):
+    def __getitem__(self, key: str) -> int:
+        raise AssertionError("asked for an item")
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 7
+        self.drop = nn.Dropout()
+
+
+SCOPE: dict[str, Any] = {
+    "n": 3,
+    "scale": 2.5,
+    "mode": "a" * 100,
+    "x": torch.ones(4, 5),
+    "items": [1, {"a": (True, None)}],
+    "watched": Watched(),
+    "keyed": Keyed(a=1),
+    "self": Model(),
+    "f": lambda x: x,
+    "dtype": torch.float32,
+    "G": {"factor": 9},
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("n", "3"),
+        (" scale ", "2.5"),
+        ("items[1]['a'][0]", "True"),
+        ("items[1]['a'][1]", "None"),
+        ("len(items)", "2"),
+        ("list(dict.keys(items[1]))[0]", "'a'"),
+        ("x.size()[1]", "5"),
+        ("G['factor']", "9"),
+        ("self.steps", "7"),
+        ("self._modules['drop'].training", "True"),
+        ("self._modules['drop']", "<class 'Dropout'>"),
+        ("watched.kept", "3"),
+        ("dtype", "torch.float32"),
+        ("f.__code__", "<class 'code'>"),
+        ("x", "<class 'Tensor'>"),
+    ],
+)
+def test_values_that_can_be_looked_up(expression: str, value: str) -> None:
+    assert value_text(expression, SCOPE) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("absent", "n.absent", "items[9]", "watched.asked", "watched.absent", "len(watched)", "keyed['a']", "len(keyed)"),
+        *("n +", "n + 1", "f(1)", "__import__('os')", "x.sum()", "(x.size()[0] % 2)", "", "items[n]", "n\x00"),
+        "tensor 'x' size mismatch at index 0",
+    ],
+)
+def test_what_would_run_code_or_is_not_there_is_left_alone(expression: str) -> None:
+    assert value_text(expression, SCOPE) is None
+
+
+def test_long_values_are_cut_and_classes_named() -> None:
+    assert len(value_text("mode", SCOPE) or "") == 60
+    assert value_text("self", SCOPE, kind=True) == "<class 'Model'>"
+    assert value_text("absent", SCOPE, kind=True) is None
+
+
+BREAK = r.Break(break_id="b0", reason="Call to `f`", user_stack=("a.py:1 outer", "a.py:9 inner"), occurrences=3)
+
+
+def test_text() -> None:
+    output = ExplainOutput(
+        graphs=(), graph_count=4, graph_break_count=3, recompile_count=2, break_reasons=(reason_from_break(BREAK),), op_count=7
+    )
+    assert str(output) == (
+        "Graph Count: 4\nGraph Break Count: 3\nRecompile Count: 2\nOp Count: 7\nBreak Reasons:\n"
+        "  Break Reason 1 (x3):\n    Reason: Call to `f`\n    User Stack:\n      a.py:1 outer\n      a.py:9 inner"
+    )
+
+
+HOSTILE = "<script>alert(1)</script>\u202e" + "x" * 10_000
+
+
+def many(count: int, text: str) -> ExplainOutput:
+    reason = BreakReason(reason=text, user_stack=(f"a.py:1 {text}", f"b.py:2 {text}"), occurrences=3)
+    return ExplainOutput(
+        graphs=(), graph_count=count + 1, graph_break_count=count, recompile_count=1, break_reasons=(reason,) * count, op_count=5
+    )
+
+
+def test_a_notebook_gets_a_table_in_which_hostile_names_stay_text_and_many_rows_stay_few() -> None:
+    html = many(1, "a reason")._repr_html_()
+    assert [
+        part for part in ("2 graphs, 1 graph break, 1 recompile, 5 operations", "<td>a reason</td>", "b.py:2 a reason") if part not in html
+    ] == []
+    assert "<table>" not in many(0, "")._repr_html_()
+    assert repr(many(2, "a reason")) == "<ExplainOutput 3 graphs, 2 graph breaks, 1 recompile, 5 operations>"
+    html = many(1000, HOSTILE)._repr_html_()
+    assert "<script" not in html
+    assert "\u202e" not in html
+    assert "more rows in <code>.break_reasons</code>" in html
+    assert len(html) < 20_000
+
+
+def test_drawing_never_raises() -> None:
+    broken = ExplainOutput(graphs=(), graph_count=1, graph_break_count=1, recompile_count=0, break_reasons=(None,), op_count=1)  # type: ignore[arg-type]
+    assert "could not draw this: AttributeError" in broken._repr_html_()
