@@ -19,7 +19,7 @@ from ortlens.analysis.index import (
 from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from ortlens.trace.records import Capture, Graph, Node, Partition, Session
 
@@ -79,18 +79,11 @@ class Peak(NamedTuple):
 
 def memory(capture: Capture) -> tuple[MemoryRow, ...]:
     """Sum up the memory of each graph, and of each partition and session; symbolic sizes count with the hint of the compiled call."""
-    nodes, sessions, partitions = nodes_by_graph(capture), sessions_by_partition(capture), partitions_by_graph(capture)
-    return tuple(
-        row
-        for graph in capture.graphs
-        if graph.graph_id in partitions
-        for row in _of_graph(graph, nodes.get(graph.graph_id, []), partitions[graph.graph_id], sessions)
-    )
+    return tuple(row for graph in capture.graphs if graph.graph_id in partitions_by_graph(capture) for row in _of_graph(capture, graph))
 
 
-def _of_graph(
-    graph: Graph, nodes: Sequence[Node], partitions: Sequence[Partition], sessions: Mapping[str, Sequence[Session]]
-) -> Iterator[MemoryRow]:
+def _of_graph(capture: Capture, graph: Graph) -> Iterator[MemoryRow]:
+    nodes = nodes_by_graph(capture).get(graph.graph_id, [])
     sizes = dict(zip(graph.inputs, graph.input_sizes, strict=False))
     weights = set(graph.weights)
     peak = peak_of(nodes, {node.node for node in nodes if node.is_output})
@@ -102,12 +95,12 @@ def _of_graph(
         live_bytes=peak.bytes,
         live_at=peak.node,
     )
-    for partition in partitions:
-        own = [node for node in nodes if node.partition_id == partition.partition_id]
+    for partition in partitions_by_graph(capture)[graph.graph_id]:
+        own = nodes_by_partition(capture).get(partition.partition_id, [])
         names = {node.node for node in own}
         read_outside = {name for node in nodes if node.node not in names for name in node.inputs}
         peak = peak_of(own, {node.node for node in own if node.is_output or node.node in read_outside})
-        for session in sessions.get(partition.partition_id) or (None,):
+        for session in sessions_by_partition(capture).get(partition.partition_id) or (None,):
             yield _row(partition, session, peak)
 
 

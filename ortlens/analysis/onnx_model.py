@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.index import kernels_by_session, once, sessions_by_id, summed
+from ortlens.analysis.index import kernels_by_session, nodes_by_partition, once, sessions_by_id, summed
 from ortlens.trace.records import Confidence, column, optional, same
 
 if TYPE_CHECKING:
@@ -58,20 +58,14 @@ def optimised(capture: Capture) -> tuple[Optimised, ...]:
     A kernel that ONNX Runtime inserted follows the one before it.
     """
     sessions = sessions_by_id(capture)
-    models: dict[str, dict[str, str]] = defaultdict(dict)
-    for node in capture.nodes:
-        if node.partition_id is not None:
-            models[node.partition_id] |= zip_longest(node.onnx_nodes, node.onnx_ops[: len(node.onnx_nodes)], fillvalue="")
-    return tuple(
-        row
-        for session_id, kernels in kernels_by_session(capture).items()
-        if session_id in sessions
-        for row in _optimised(session_id, kernels, models[sessions[session_id].partition_id])
-    )
+    by_session = kernels_by_session(capture)
+    return tuple(row for name, kernels in by_session.items() if name in sessions for row in _optimised(capture, sessions[name], kernels))
 
 
-def _optimised(session_id: str, kernels: list[Kernel], model: dict[str, str]) -> Iterator[Optimised]:
-    """Yield the rows of a session; `model` has the operator of each node, in order."""
+def _optimised(capture: Capture, session: Session, kernels: list[Kernel]) -> Iterator[Optimised]:
+    model: dict[str, str] = {}  # the operator of each node, in order
+    for node in nodes_by_partition(capture).get(session.partition_id, ()):
+        model |= zip_longest(node.onnx_nodes, node.onnx_ops[: len(node.onnx_nodes)], fillvalue="")
     ops = model | {name: op for kernel in kernels for name, op in zip(kernel.onnx_nodes, kernel.onnx_ops, strict=False)}
     places = {name: number for number, name in enumerate(model)}
     own = own_nodes(kernels)
@@ -80,12 +74,11 @@ def _optimised(session_id: str, kernels: list[Kernel], model: dict[str, str]) ->
         nodes = tuple((name, ops.get(name, "")) for name in names)
         at = min((places[name] for name in names if name in places), default=placed[-1][0] if placed else -1)
         change = _change(replace(kernel, onnx_nodes=names, onnx_ops=tuple(op for _, op in nodes)))
-        placed.append((at, Optimised(session_id=session_id, change=change, onnx_nodes=nodes, kernel=kernel)))
+        placed.append((at, Optimised(session_id=session.session_id, change=change, onnx_nodes=nodes, kernel=kernel)))
     computed = {name for kernel in kernels for name in kernel.onnx_nodes}
     for name in {**model, **dict.fromkeys(computed)}.keys() - {name for names in own for name in names}:
-        row = Optimised(
-            session_id=session_id, change="shared" if name in computed else "gone", onnx_nodes=((name, ops.get(name, "")),), kernel=None
-        )
+        what: Literal["shared", "gone"] = "shared" if name in computed else "gone"
+        row = Optimised(session_id=session.session_id, change=what, onnx_nodes=((name, ops.get(name, "")),), kernel=None)
         placed.append((places.get(name, len(places)), row))
     yield from (row for _, row in sorted(placed, key=lambda item: item[0]))
 
@@ -128,9 +121,7 @@ def _change(kernel: Kernel) -> Change | None:
 
 
 def _gone(capture: Capture, session: Session, computed: set[str]) -> Iterator[Fusion]:
-    for node in capture.nodes:
-        if node.partition_id != session.partition_id:
-            continue
+    for node in nodes_by_partition(capture).get(session.partition_id, ()):
         for onnx_node in node.onnx_nodes:
             if onnx_node not in computed:
                 computed.add(onnx_node)  # of a node that several FX nodes share, one row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from ortlens.analysis.index import graph_by_session, kernels_by_session, nodes_b
 from ortlens.trace.records import OUTSIDE, column, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Kernel, Node, Session
+    from ortlens.trace.records import Capture, Kernel, Session
 
 CPU = "CPUExecutionProvider"
 COMPARED = (CPU, "CUDAExecutionProvider")  # providers whose peaks are measured
@@ -59,12 +60,9 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
     Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
     measures for sessions that `is_worth_comparing`.
     """
-    nodes, graph_of, sessions = nodes_by_name(capture), graph_by_session(capture), sessions_by_id(capture)
-    found: list[Roof] = []
-    for session_id, kernels in kernels_by_session(capture).items():
-        if session := sessions.get(session_id):
-            found += _of_session(capture, session, kernels, nodes, graph_of[session_id])
-    return tuple(found)
+    sessions = sessions_by_id(capture)
+    rows = (_of_session(capture, sessions[name], kernels) for name, kernels in kernels_by_session(capture).items() if name in sessions)
+    return tuple(itertools.chain.from_iterable(rows))
 
 
 def is_worth_comparing(kernels: Sequence[Kernel], provider: str = CPU) -> bool:
@@ -79,9 +77,8 @@ def usable_cores(capture: Capture) -> int | None:
     return next((count for count in known if count is not None and count > 0), None)
 
 
-def _of_session(
-    capture: Capture, session: Session, kernels: list[Kernel], nodes: Mapping[tuple[str, str], Node], graph_id: str
-) -> Iterator[Roof]:
+def _of_session(capture: Capture, session: Session, kernels: list[Kernel]) -> Iterator[Roof]:
+    nodes, graph_id = nodes_by_name(capture), graph_by_session(capture)[session.session_id]
     cores = session.threads or usable_cores(capture) or 1
     sharing = Counter(name for kernel in kernels if PRODUCTS.search(kernel.op_type) for name in nodes_of(kernel))
     for kernel in (kernel for kernel in kernels if kernel.provider in COMPARED and kernel.op_type != OUTSIDE):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of, current_ids, own_recompiles
@@ -112,14 +111,14 @@ def tolerances_of(row: Numeric) -> float | None:
 
 
 def _over(difference: float, allowed: float | None) -> float:
-    return abs(difference) / allowed if allowed else math.inf if difference else 0.0
+    return abs(difference) / allowed if allowed else inf if difference else 0.0
 
 
 def _farthest(rows: Sequence[Numeric]) -> Numeric | None:
     finite = [
         row
         for row in [row for row in rows if row.ok is False] or rows  # of wrong values, how wrong they are
-        if row.ok is not None and row.max_abs and math.isfinite(row.max_abs) and math.isfinite(row.max_rel or 0.0)
+        if row.ok is not None and row.max_abs and isfinite(row.max_abs) and isfinite(row.max_rel or 0.0)
     ]
     return max(finite, key=lambda row: (tolerances_of(row) or 0.0, row.max_rel or 0.0, row.max_abs or 0.0), default=None)
 
@@ -134,7 +133,7 @@ def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:
         unchecked=len(unchecked),
         why=why_not(unchecked[0]) if unchecked else "",
         is_open=bool(unchecked) and unchecked[0].is_undecided,
-        undecided=max((row.max_abs for row in unchecked if row.max_abs and math.isfinite(row.max_abs)), default=0.0),
+        undecided=max((row.max_abs for row in unchecked if row.max_abs and isfinite(row.max_abs)), default=0.0),
     )
 
 

@@ -146,8 +146,12 @@ def _by_guard(item: Recompile) -> Advice | None:
         return _at_a_break(guard)
     if "library_alone" in traits and _is_passed(guard):
         return advise("unbreak_caller")
-    given = ((form.match(guard), rule) for form, rule in _RULES)
-    return next((advice for found, rule in given if found and (advice := _of_a_global(found, rule) or rule(found, item))), None)
+    for form, rule in _RULES:
+        if found := form.match(guard):
+            name = user_name(found.groupdict().get("name", ""))
+            if advice := _of_a_global(found) or rule(name, found, item):
+                return advice
+    return None
 
 
 def _at_a_break(guard: str) -> Advice | None:
@@ -174,9 +178,9 @@ def _is_passed(guard: str) -> bool:
     return found is not None and not _SIZE.search(guard) and found["name"] != "self" and not found["name"].startswith(("self.", "G["))
 
 
-def _of_a_global(found: re.Match[str], rule: object) -> Advice | None:
+def _of_a_global(found: re.Match[str]) -> Advice | None:
     """Advise on a guard of a global object, which is no argument: nobody can pass it."""
-    if rule not in _OF_OBJECTS or not _GLOBAL.match(found["name"]):
+    if found.re not in _OF_OBJECTS or not _GLOBAL.match(found["name"]):
         return None
     name = user_name(found["name"]).removesuffix(".__code__")
     imported = _IMPORTED.match(name)
@@ -186,8 +190,8 @@ def _of_a_global(found: re.Match[str], rule: object) -> Advice | None:
     return advise("call_once_before", name=imported["module"].replace("_dot_", ".") + (imported["part"] or ""))
 
 
-def _tensor(found: re.Match[str], item: Recompile) -> Advice | None:
-    name, what = user_name(found["name"]), found["what"]
+def _tensor(name: str, found: re.Match[str], item: Recompile) -> Advice | None:
+    what = found["what"]
     if what == "size":
         return _size(found["name"], int(found["dim"] or 0), item.values)
     if what == "dispatch key set":
@@ -224,48 +228,33 @@ def _dispatch(name: str, item: Recompile) -> Advice | None:
     return advise("one_kind_of_tensor" if is_other else "one_inference_mode", name=name)
 
 
-def _kind(found: re.Match[str], item: Recompile) -> Advice | None:
-    name = user_name(found["name"])
+def _kind(name: str, _found: re.Match[str], item: Recompile) -> Advice | None:
     if any("NoneType" in value for value in item.values[-1:]) or "found <class 'NoneType'>" in item.reason:
         return advise("set_or_leave_none" if _is_attribute(name) else "pass_tensor", name=name)
     return advise("same_kind", name=name, kept=_is_attribute(name))
 
 
-def _state(found: re.Match[str], _item: Recompile) -> Advice | None:
+def _state(_name: str, found: re.Match[str], _item: Recompile) -> Advice | None:
     what = re.sub(r"\(\w+\)", "", found["what"])  # `autocast(cpu)_dtype`
     return next((advice for state, advice in _STATES.items() if what.startswith(state)), advise("one_state", name=what))
 
 
-def _length(found: re.Match[str], _item: Recompile) -> Advice | None:
-    name = user_name(found["name"])
+def _length(name: str, found: re.Match[str], _item: Recompile) -> Advice | None:
     if name.endswith("._modules"):
         return advise("same_modules", name=name.removesuffix("._modules"))
     if name in ("kw", "kwargs"):
         return advise("same_keyword_arguments")
-    return advise(
-        "same_keys" if "!=" in found[0] else "same_count", name=name, kept=_is_attribute(name)
-    )  # with `!=`, only dicts are reported
+    kind = "same_keys" if "!=" in found[0] else "same_count"  # with `!=`, only dicts are reported
+    return advise(kind, name=name, kept=_is_attribute(name))
 
 
-def _emptiness(found: re.Match[str], _item: Recompile) -> Advice:
-    name = user_name(found["name"])
-    return advise("same_count", name=name, kept=_is_attribute(name))
-
-
-def _keys(found: re.Match[str], _item: Recompile) -> Advice | None:
-    name = user_name(found["name"])
-    return advise("same_keys", name=name, ordered=True, kept=_is_attribute(name))
-
-
-def _entry(found: re.Match[str], _item: Recompile) -> Advice | None:
-    name = user_name(found["name"])
+def _entry(name: str, found: re.Match[str], _item: Recompile) -> Advice | None:
     if found[0].startswith("not ") and name.endswith(".__dict__"):  # until the first call, the class has it
         return advise("expected_attribute", name=f"{name.removesuffix('.__dict__')}.{found['key']}")
     return None if name.endswith(".__dict__") else advise("same_keys", name=name, kept=_is_attribute(name))
 
 
-def _identity(found: re.Match[str], _item: Recompile) -> Advice | None:
-    name = user_name(found["name"])
+def _identity(name: str, found: re.Match[str], _item: Recompile) -> Advice | None:
     if found["what"] == "type":
         return advise("same_class", name=name, kept=_is_attribute(name))
     if name == "self":
@@ -279,7 +268,7 @@ def _is_attribute(name: str) -> bool:
     return name.startswith("self.")
 
 
-def _shape(found: re.Match[str], item: Recompile) -> Advice:
+def _shape(_name: str, found: re.Match[str], item: Recompile) -> Advice:
     guard = found[0]
     sizes = list(_SIZE.finditer(guard))
     is_special = [any(value in (f"{size.group()} = 0", f"{size.group()} = 1") for value in item.values) for size in sizes]
@@ -292,22 +281,20 @@ def _shape(found: re.Match[str], item: Recompile) -> Advice:
     return advise("same_condition", condition=" ".join(guard.split()))
 
 
-def _duplicates(found: re.Match[str], _item: Recompile) -> Advice | None:
+def _duplicates(_name: str, found: re.Match[str], _item: Recompile) -> Advice | None:
     listed = _literal(found["names"])
     names = ", ".join(f"`{user_name(str(name))}`" for name in listed) if isinstance(listed, list) else ""
     return advise("different_tensors", names=names) if names else None
 
 
-def _same_tensor(found: re.Match[str], _item: Recompile) -> Advice:
-    name = user_name(found["name"])
+def _same_tensor(name: str, found: re.Match[str], _item: Recompile) -> Advice:
     if found["second"] == "None":
         return advise("set_or_leave_none" if _is_attribute(name) else "pass_or_never", name=name)
     return advise("same_tensor", name=name, other=user_name(found["second"]))
 
 
-def _equal(found: re.Match[str], item: Recompile) -> Advice | None:
-    value = _literal(found["value"])
-    source, name = found["name"], user_name(found["name"])
+def _equal(name: str, found: re.Match[str], item: Recompile) -> Advice | None:
+    value, source = _literal(found["value"]), found["name"]
     if isinstance(value, bool):
         is_mode = source.endswith(".training")
         return advise("one_mode", name=name.removesuffix(".training")) if is_mode else advise("one_value", name=name, flag=True)
@@ -345,15 +332,15 @@ def _float(name: str, traits: Collection[str]) -> Advice:
     return advise("pass_as_tensor", name=name, floats=ARGUMENT["operand"] not in traits)
 
 
-_OF_OBJECTS = (_kind, _length, _emptiness, _keys, _identity)
-_RULES: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], Recompile], Advice | None]]] = (
+_OF_OBJECTS = (_KIND, _LENGTH, _EMPTY, _KEYS, _IDENTITY)
+_RULES: Sequence[tuple[re.Pattern[str], Callable[[str, re.Match[str], Recompile], Advice | None]]] = (
     (_TENSOR, _tensor),
     (_KIND, _kind),
     (_STATE, _state),
     (_LENGTH, _length),
-    (_EMPTY, _emptiness),
-    (_MODES, lambda _found, _item: advise("one_set_of_modes")),
-    (_KEYS, _keys),
+    (_EMPTY, lambda name, *_: advise("same_count", name=name, kept=_is_attribute(name))),
+    (_MODES, lambda *_: advise("one_set_of_modes")),
+    (_KEYS, lambda name, *_: advise("same_keys", name=name, ordered=True, kept=_is_attribute(name))),
     (_ENTRY, _entry),
     (_IDENTITY, _identity),
     (_DUPLICATES, _duplicates),
@@ -361,7 +348,7 @@ _RULES: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], Recompile], Adv
     (re.compile(rf".*?{_SIZE.pattern}.*", re.DOTALL), _shape),
     (_EQUAL, _equal),
 )
-"""The forms of guards, and what advises on each; the first that knows something does."""
+"""The forms of guards, and what advises on each, by the name in it as the user writes it; the first that knows something does."""
 
 
 def _literal(text: str) -> object:

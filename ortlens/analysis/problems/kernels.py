@@ -270,9 +270,9 @@ def float16_nodes(capture: Capture) -> Iterator[Problem]:
     halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in capture.figures.option_upcast)
     for graph, nodes, computing in _computing_in(capture, halves):
         narrow = [node for node in computing if node.partition_id in on_cpu]  # what stays in PyTorch is no matter of these kernels
-        if not narrow or _weight(nodes, narrow)[0] < _WIDE_SHARE:
-            continue
         share, what = _weight(nodes, narrow)
+        if share < _WIDE_SHARE:
+            continue
         first = next((node for node in narrow if node.file), narrow[0])
         spent = _kernel_ns(capture, graph, narrow, besides=PRODUCTS)
         yield float16_nodes.problem(
@@ -316,7 +316,6 @@ def _weight(nodes: list[Node], chosen: list[Node]) -> tuple[float, str]:
 def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node], *, besides: re.Pattern[str] | None = None) -> float:
     """Sum up the kernels of some nodes per call, without those of some operators; 0 where they were not profiled."""
     names = {node.node for node in nodes}
-    inside = {part.partition_id for part in capture.partitions if part.graph_id == graph.graph_id}
     return sum(
         kernel_ns(
             capture,
@@ -324,7 +323,7 @@ def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node], *, besides: re
             [kernel for kernel in kernels if names.intersection(nodes_of(kernel)) and not (besides and besides.search(kernel.op_type))],
         )
         for session, kernels in profiled_sessions(capture)
-        if session.partition_id in inside
+        if graph_by_session(capture)[session.session_id] == graph.graph_id
     )
 
 

@@ -7,7 +7,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.identity import file_name, plain_function
-from ortlens.analysis.index import graph_by_session, graphs_by_id, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import graph_by_session, graphs_by_id, nodes_by_graph, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.units import counted, time_from_ns
 
@@ -242,10 +242,7 @@ def _operations(known: Mapping[str, Counter[str]], graphs: Iterable[Graph]) -> t
 
 
 def _targets(capture: Capture) -> Mapping[str, Counter[str]]:
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    for node in capture.nodes:
-        found[node.graph_id][node.target] += 1
-    return found
+    return {graph_id: Counter(node.target for node in nodes) for graph_id, nodes in nodes_by_graph(capture).items()}
 
 
 def _odd(ranks: tuple[int, ...], values: Mapping[int, Hashable]) -> tuple[list[int], int]:

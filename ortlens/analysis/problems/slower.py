@@ -130,7 +130,9 @@ def _by_contents(nodes: Sequence[Node]) -> Cause:
     scattering = [node for node in nodes if any(op.startswith("Scatter") for op in node.onnx_ops)]
     if scattering:
         worst = max(scattering, key=lambda node: node.bytes or 0)
-        return Cause(text=_scatter_text(worst), remedy="", node=worst)
+        copied = f"Scatter, which copies all {size_from_bytes(worst.output_bytes or 0)} of its result first"
+        by = "ScatterElements, which writes number by number" if "ScatterElements" in worst.onnx_ops else copied
+        return Cause(text=f"{worst.target} becomes a {by}", remedy="", node=worst)
     for op in _COPIES:
         copying = [node for node in nodes if op in node.onnx_ops]
         if len(copying) >= _MANY_COPIES:
@@ -142,12 +144,6 @@ def _by_contents(nodes: Sequence[Node]) -> Cause:
     size = size_from_bytes(worst.output_bytes or 0)
     text = f"the largest of its operators is {worst.target}, which writes {size}; a profile shows the kernels"
     return Cause(text=text, remedy="", node=worst)
-
-
-def _scatter_text(node: Node) -> str:
-    if "ScatterElements" in node.onnx_ops:
-        return f"{node.target} becomes a ScatterElements, which writes number by number"
-    return f"{node.target} becomes a Scatter, which copies all {size_from_bytes(node.output_bytes or 0)} of its result first"
 
 
 _SHARE = 0.1
