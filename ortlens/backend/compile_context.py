@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.cache.store import ConvertedModel, ModelCache
+    from ortlens.backend.cache import ConvertedModel, ModelCache
     from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.partitioning.plan import GraphPartition, Plan
     from ortlens.backend.recording.reporter import GraphReporter
     from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.session import SessionInfo

@@ -21,7 +21,7 @@ from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, kind_of
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program
 from ortlens.backend.runtime.runner import count_of

@@ -17,10 +17,7 @@ import torch.fx
 
 from ortlens.backend.graph import CompiledGraph, eager_graph
 from ortlens.backend.lowering.returned_views import inputs_of
-from ortlens.backend.partitioning import extraction
-from ortlens.backend.partitioning.extraction import GraphPartition
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
-from ortlens.backend.partitioning.plan import Plan, writes
+from ortlens.backend.partitioning.plan import GraphPartition, NodeKind, Plan, Verdict, kind_of, split, writes
 from ortlens.backend.runtime import cuda, devices
 from ortlens.backend.runtime.binding import TRIALS, Output
 from ortlens.backend.runtime.call import CallSpec, make_call
@@ -165,7 +162,7 @@ class ObservedGraph:
         verdicts = dict.fromkeys(members, Verdict(supported=True))
         levels, hoisted = dict.fromkeys(members, 0), plan.hoisted_sizes
         only = Plan(graph=plan.graph, verdicts=verdicts, level=levels, partition_count=1, hoisted_sizes=hoisted)
-        return extraction.split(only, self.of.promoted)[0], plan.verdicts[node]
+        return split(only, self.of.promoted)[0], plan.verdicts[node]
 
     def inputs_of(self, part: GraphPartition, args: Sequence[Any]) -> list[Any]:
         """Compute the inputs of a part in PyTorch; operators that would write to `args`, the inputs of the graph, are skipped."""

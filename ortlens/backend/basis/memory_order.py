@@ -209,6 +209,11 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return may_overlap_itself(tensor) and (tensor.numel() > _EXACT_ELEMENTS or len(set(_places(tensor))) < tensor.numel())
 
 
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """Copy the elements of a tensor, in their order and without gaps."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
 def block_of(tensor: torch.Tensor) -> tuple[int, int]:
     """Find the memory that a tensor reaches over: its address, and its size in bytes with the gaps between elements."""
     if tensor.is_contiguous():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.arguments import Arguments
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.exported import Result
-    from ortlens.backend.partitioning.extraction import GraphPartition
+    from ortlens.backend.partitioning.plan import GraphPartition
     from ortlens.backend.runtime.binding import BoundInput, Output
     from ortlens.backend.runtime.generated import Lines
     from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions

@@ -25,7 +25,7 @@ from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage
 from ortlens.backend.operators import registry as operators
 from ortlens.backend.operators.facts import ON_PURPOSE, Call, is_known_at_run_time
 from ortlens.backend.partitioning import kernel_times
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import node_provenance, provenance
 from ortlens.backend.basis.memory_order import is_dense
 from ortlens.backend.lowering.buffer_writes import written_before
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
-from ortlens.backend.partitioning.plan import writes
+from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of, writes
 from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.partitioning.plan import GraphPartition, Plan
     from ortlens.backend.runtime.binding import BoundInput, Output
 
 _POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "Reciprocal"})

@@ -19,15 +19,14 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.lowering.checks import draws, may_raise
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, kind_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.generated import Emitter, function_from_source, listed, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.partitioning.plan import GraphPartition, Plan
     from ortlens.backend.runtime.generated import Lines
     from ortlens.trace.runlog import EagerLog
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.partitioning.extraction import GraphPartition
+    from ortlens.backend.partitioning.plan import GraphPartition
     from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.session import SessionFactory, SessionInfo
     from ortlens.trace.records import SessionCause

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.partitioning.extraction import GraphPartition
+    from ortlens.backend.partitioning.plan import GraphPartition
     from ortlens.backend.runtime.threads import ThreadChoice
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.records import SessionCause

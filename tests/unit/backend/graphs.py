@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from hypothesis import strategies as st
 
-from ortlens.backend.partitioning.kinds import Verdict
+from ortlens.backend.partitioning.plan import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ortlens.backend.partitioning.extraction import GraphPartition
+from ortlens.backend.partitioning.plan import GraphPartition
 from ortlens.backend.planner import Exclusions
 from tests.unit.backend.conversion.test_converter import as_partition
 

@@ -5,9 +5,7 @@ import operator
 import torch
 from hypothesis import given, settings
 
-from ortlens.backend.partitioning.extraction import GraphPartition, split
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
-from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.partitioning.plan import GraphPartition, NodeKind, Plan, kind_of, plan_partitions, split
 from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, traced, verdicts_of
 
 

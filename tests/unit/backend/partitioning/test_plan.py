@@ -4,8 +4,7 @@ import torch
 import torch.fx
 from hypothesis import given, settings
 
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
-from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.partitioning.plan import NodeKind, Plan, kind_of, plan_partitions
 from tests.unit.backend.graphs import (
     EFFECT,
     NO,
