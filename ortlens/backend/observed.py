@@ -23,7 +23,7 @@ from ortlens.backend.runtime.binding import TRIALS, Output
 from ortlens.backend.runtime.call import CallSpec, make_call
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
-from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
+from ortlens.backend.runtime.runner import PartitionRunner, RunnerEvents
 from ortlens.backend.runtime.session import Extras, SessionFactory, default_session_options
 from ortlens.backend.runtime.threads import ThreadChoice
 
@@ -421,7 +421,7 @@ def _replaced(subject: PartitionRunner | CompiledGraph, outer: Callable[..., Any
             subject.run = inner
 
 
-_UNRECORDED = RunnerCallbacks()
+_UNRECORDED = RunnerEvents()
 """Those of a runner that is measured: neither it nor what it is compared with logs its calls, which would be charged to ONNX Runtime."""
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.basis.gc_paused import gc_paused
+from ortlens._process import gc_paused
 from ortlens.backend.basis.options import dump_prefix
 from ortlens.backend.basis.saved_graph import SavedGraph
 from ortlens.backend.cache import key_of, state_text
@@ -139,7 +139,7 @@ def load(
         work=facts["work"],
         cached=True,
     )
-    return CachedGraph(PartitionRunner(factory, context.callbacks()), facts["outputs"], facts["windows"])
+    return CachedGraph(PartitionRunner(factory, context), facts["outputs"], facts["windows"])
 
 
 def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> GraphPartition:

@@ -17,7 +17,7 @@ from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.speed import call_pace
 from ortlens.backend.basis import ab_timing
-from ortlens.backend.runtime.failures import IN_A_ROW
+from ortlens.backend.runtime.runner import IN_A_ROW
 from ortlens.backend.runtime.session import SessionFactory
 from ortlens.demo import _model_and_tokens
 from ortlens.lens.measuring import ledger_pass

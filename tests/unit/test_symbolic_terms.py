@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from ortlens import _torch
-from ortlens.backend.basis.int_ranges import int_range
+from ortlens.backend.basis.dtypes import int_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable

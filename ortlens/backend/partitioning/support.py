@@ -17,7 +17,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis import dtypes, provenance
-from ortlens.backend.basis.int_ranges import int_range
+from ortlens.backend.basis.dtypes import int_range
 from ortlens.backend.basis.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument

@@ -18,12 +18,10 @@ from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.memory_order import memory_order
 from ortlens.backend.runtime import binding, cuda, devices, in_place, threads, weights
 from ortlens.backend.runtime.binding import BoundInput, Output
-from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
-from ortlens.backend.runtime.masked_softmax import with_normal_weights
-from ortlens.backend.runtime.overflow_checks import with_overflow_checks
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.processor import exact_products, stalls_at_denormals
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
+from ortlens.backend.runtime.session_forms import with_layers_for_cuda, with_normal_weights, with_overflow_checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ import linecache
 
 import pytest
 
-from ortlens.backend.recording.weight_changes import changed_at
+from ortlens.backend.recording.records import changed_at
 
 FILE = "/home/user/program.py"
 PROGRAM = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortlens.backend.runtime.failures import MAX_SIZES, Failures
+from ortlens.backend.runtime.runner import MAX_SIZES, Failures
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortlens.lens.profiling.device_join import ClocksDisagree, DeviceEvent, DeviceTimes, Launch, Trace, Window, device_times, offset_between
+from ortlens.lens.profiling import device_times
+from ortlens.lens.profiling.device_times import DeviceEvent, Launch, Trace, Window
 from ortlens.lens.profiling.kernel_records import on_device
 from ortlens.lens.profiling.profiles import NodeSpan, SessionRun
 from ortlens.trace import records as r
@@ -38,11 +39,11 @@ def launched(  # noqa: PLR0913 - what there is to say of an event
     return replace(seen, work=(*seen.work, DeviceEvent(name, US * start, US * end, key)), launches=launches)
 
 
-def joined(*passes: tuple[Trace, list[SessionRun]], nominal: int = 0) -> DeviceTimes:
-    return device_times(CUDA, passes, nominal)
+def joined(*passes: tuple[Trace, list[SessionRun]], nominal: int = 0) -> device_times.DeviceTimes:
+    return device_times.device_times(CUDA, passes, nominal)
 
 
-def ns_by(times: DeviceTimes) -> tuple[dict[str, float], dict[str, float]]:
+def ns_by(times: device_times.DeviceTimes) -> tuple[dict[str, float], dict[str, float]]:
     nodes, outside = ({name: work.run_ns / US for name, work in some.items()} for some in (times.nodes, times.outside))
     return nodes, outside
 
@@ -124,8 +125,8 @@ def test_a_run_that_lost_its_events_does_not_make_a_kernel_faster() -> None:
 
 
 def test_the_nominal_clock_is_used_where_the_runs_lie_in_their_windows() -> None:
-    assert offset_between([Window(990 * US, 1500 * US, 0)], [run(1000)], [[]], 0) == 0
-    assert offset_between([Window(5990 * US, 6500 * US, 0)], [run(1000)], [[]], 5_000_123) == 5_000_123
+    assert device_times.offset_between([Window(990 * US, 1500 * US, 0)], [run(1000)], [[]], 0) == 0
+    assert device_times.offset_between([Window(5990 * US, 6500 * US, 0)], [run(1000)], [[]], 5_000_123) == 5_000_123
 
 
 @pytest.mark.parametrize("true", [10**15, -(10**15)])
@@ -149,8 +150,8 @@ def test_another_clock_is_found_from_the_launches(true: int) -> None:
 
 def test_clocks_that_cannot_be_aligned_raise() -> None:
     windows = [Window(0, 200 * US, 0), Window(10_000 * US, 10_200 * US, 0)]
-    with pytest.raises(ClocksDisagree, match="cannot be aligned"):
-        offset_between(windows, [run(0), run(5000)], [[], []], 0)
+    with pytest.raises(device_times.ClocksDisagree, match="cannot be aligned"):
+        device_times.offset_between(windows, [run(0), run(5000)], [[], []], 0)
 
 
 def test_busy_is_the_union_and_idle_the_gaps_of_plain_runs_alone() -> None:
