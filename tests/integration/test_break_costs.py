@@ -13,7 +13,7 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import costliest_breaks, own_code_ns, price_of
-from ortlens.lens.dynamo import listener
+from ortlens.lens.observing import listener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

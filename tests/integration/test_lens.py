@@ -18,7 +18,7 @@ import ortlens
 from ortlens import Lens, OrtBackend, UsageError
 from ortlens.analysis.timing import call_times
 from ortlens.backend.api import ortlens_backend
-from ortlens.lens.dynamo import listener
+from ortlens.lens.observing import listener
 from ortlens.lens.process import ProcessBackends
 
 if TYPE_CHECKING:

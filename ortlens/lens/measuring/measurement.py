@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ortlens.analysis.ledger import StepReading
     from ortlens.analysis.speed import AbTiming
     from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
-    from ortlens.lens.dynamo.listener import DynamoWatch
     from ortlens.lens.measuring.probes import Ran
+    from ortlens.lens.observing.listener import DynamoWatch
     from ortlens.trace.recorder import Recorder
 
 

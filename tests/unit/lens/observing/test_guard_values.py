@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ortlens.lens.dynamo.break_texts import value_text
+from ortlens.lens.observing.break_texts import value_text
 
 
 class Watched:

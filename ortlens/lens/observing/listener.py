@@ -27,7 +27,7 @@ from ortlens.analysis.literals import shortened
 from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
-from ortlens.lens.dynamo.break_texts import (
+from ortlens.lens.observing.break_texts import (
     BreakText,
     break_from_text,
     is_break,

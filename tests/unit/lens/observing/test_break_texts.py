@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis.identity import plain_function
-from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, recompile_from_text
+from ortlens.lens.observing.break_texts import BreakText, break_from_text, recompile_from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ def test_damaged_texts_never_raise(data: st.DataObject) -> None:
 
 _LONG = """
 import sys
-from ortlens.lens.dynamo.break_texts import break_from_text
+from ortlens.lens.observing.break_texts import break_from_text
 break_from_text("  Explanation: " + "Hint: a\\n" * 200_000 + "\\n" + sys.argv[1])
 """
 
