@@ -1,17 +1,21 @@
-"""What the system knows of a process: whether it runs, the memory that it holds, the cores that it may use and that others use."""
+"""A process: whether it runs, its memory, the cores that it may use and that others use, and what all of its threads share."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import gc
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     _Made = TypeVar("_Made")
 
@@ -116,3 +120,44 @@ def _reading() -> _Reading | None:
         return None
     used = user + nice + system + sum(rest)  # interrupts, and what the host took for another guest
     return _Reading(at=time.perf_counter(), used=used, idle=idle + waiting, own=time.process_time()) if name == b"cpu" else None
+
+
+def process_wide(context: Callable[[], AbstractContextManager[None]]) -> Callable[[], AbstractContextManager[None]]:
+    """Let threads share a context that changes the whole process: the first of them enters it, and the last one leaves it."""
+    lock, entered = threading.Lock(), contextlib.ExitStack()
+    inside = 0
+
+    @contextlib.contextmanager
+    def shared() -> Iterator[None]:
+        nonlocal inside
+        with lock:
+            if not inside:
+                entered.enter_context(context())
+            inside += 1
+        try:
+            yield
+        finally:
+            with lock:
+                inside -= 1
+                if not inside:
+                    entered.close()
+
+    return functools.update_wrapper(shared, context)
+
+
+@process_wide
+@contextlib.contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection while something compiles, unless it is disabled; whatever is left in cycles is collected later.
+
+    CPython's cyclic garbage collector visits every object of the process, 580,000 once torch and transformers are imported, each time
+    that a compilation has made enough new ones. Nearly all of these live until the compilation ends. Compiling a LLaMA of four layers
+    runs it 500 times and spends 0.5 s in it, 7 % of the total.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,6 +1,6 @@
-"""The versions that ortlens supports, and the installed ones.
+"""The versions that ortlens supports, the installed ones, and packages that only some features need.
 
-Nothing is imported, so the answer costs milliseconds and works even when the package itself does not import.
+Nothing is imported to look up versions, so the answer costs milliseconds and works even when the package itself does not import.
 
 ONNX Runtime comes as one of several distributions that all install the module `onnxruntime`: the plain one for CPU,
 `onnxruntime-gpu` and others per execution provider. Any of them serves. Where several are installed, the files are those of the last one,
@@ -15,6 +15,7 @@ import pathlib
 import re
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, Usa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
+
 
 # The plain one first: it is the one to name when none is installed.
 ONNXRUNTIME_DISTRIBUTIONS = (
@@ -175,3 +178,26 @@ def version_of(distribution: str) -> str | None:
 
 def _padded(release: tuple[int, ...]) -> tuple[int, ...]:
     return (*release, 0, 0, 0)[: max(3, len(release))]
+
+
+def require(module: str, feature: str) -> ModuleType:
+    """Import a module that one feature needs, or raise an `OptionalDependencyError` with the line that installs it.
+
+    `feature` is the subject of the message: `lens.netron()`. A package can be missing or broken, as after `pip install --no-deps ortlens`.
+
+    Example:
+        >>> require("json", feature="This example").__name__
+        'json'
+    """
+    try:
+        return import_module(module)
+    except ImportError as err:
+        raise OptionalDependencyError(_advice(module, feature, err), name=err.name, path=err.path) from err
+
+
+def _advice(module: str, feature: str, err: ImportError) -> str:
+    package = module.partition(".")[0]
+    if isinstance(err, ModuleNotFoundError) and err.name in {package, module}:
+        return f"{feature} needs {package}, which is not installed: pip install {package}"
+    # An installed package that does not import is usually half upgraded; a plain install would change nothing.
+    return f"{feature} needs {package}, which does not import here: {err}. To repair it: pip install --force-reinstall {package}"

@@ -31,152 +31,17 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
-# ruff: noqa: F401 - the names are here for others to import
+# ruff: noqa: F403 - what a module of this package defines without an underscore is what others call here
 # mypy: implicit-reexport
 
 from __future__ import annotations
 
-from ortlens._torch.aot import (
-    aot_backend,
-    autocasts,
-    boxed,
-    compiles_ahead,
-    composite_decompositions,
-    copies_kept,
-    differentiable_results,
-    example_of,
-    exported_guards,
-    exported_inputs,
-    fixes_a_value,
-    gradient_inputs,
-    guard_texts,
-    holds_transforms,
-    input_sources,
-    kept_by_itself,
-    keywords_named,
-    know_shape,
-    lookup_backend,
-    mutated_input_indices,
-    relaid_inputs,
-    replaced_buffers,
-    results_known,
-    returns_outputs_unchanged,
-    shapes_over,
-    size_names,
-    static_input_indices,
-    taken_apart,
-    tangent_indices,
-    traced_sizes,
-    unchecked_distributions,
-    untraced,
-    user_outputs,
-    varies_from_the_start,
-    with_guards,
-    without_autocast,
-    without_idle_moves,
-    without_tokens,
-    zero_and_one_open,
-)
-from ortlens._torch.compared import sizes_compared, unnoted_guards
-from ortlens._torch.dynamo import (
-    TRACE_LOGGER,
-    code_being_compiled,
-    code_wrapped_by_compiled,
-    compiled_ahead,
-    compiled_apart,
-    compiled_callable,
-    current_compile_id,
-    display_code,
-    dynamo_backend,
-    dynamo_entry,
-    graph_break_hints,
-    graph_break_registry,
-    innermost_backend,
-    is_compiled_by_itself,
-    is_of_dynamo,
-    is_signal,
-    is_traced,
-    line_being_traced,
-    modules_compiled_by,
-    name_compiled_ahead,
-    profiler_is_enabled,
-    recompiled_scope,
-    record_allocations,
-    record_lookups,
-    trace_artifact,
-    traced_value,
-    uncompiled,
-    wrapper_of,
-)
-from ortlens._torch.exporter import (
-    NodeRecorder,
-    add_opset_imports,
-    converted_operators,
-    custom_functions,
-    decomposition_of,
-    decomposition_table,
-    dispatch,
-    insert_type_promotion,
-    quiet,
-    recorded,
-    registry_with,
-    shared_registry,
-    unprinted,
-)
-from ortlens._torch.guards import GuardTime, checking, guard_times, trees_without_modules
-from ortlens._torch.interpreters import (
-    IS_INTERPRETED,
-    UNGUARDED,
-    interpreter_scope,
-    is_interpreted,
-    is_transformed,
-    is_unguarded,
-    skipped_by_dynamo,
-    unrecorded,
-)
-from ortlens._torch.objects import objects_as_trees, with_structures, without_objects
-from ortlens._torch.process import (
-    computes_bfloat16,
-    loaded_artifact,
-    openmp_pause,
-    record_artifact,
-    register_artifacts,
-    torch_folder,
-    trace_again,
-    tracing_cuda,
-)
-from ortlens._torch.retracing import dynamo_setting, dynamo_settings, has_side_effects, retrace, variables_of_call
-from ortlens._torch.tensors import (
-    allows_tf32,
-    convolution_is_in_onednn,
-    copy_all,
-    depends_on_data,
-    expression_of,
-    expression_over,
-    fake_mode_of,
-    fake_tensor,
-    flatten,
-    flatten_as,
-    found_about_sizes,
-    has_own_operators,
-    is_fake,
-    is_fake_of,
-    is_symbolic,
-    is_wrapper,
-    is_zero_tensor,
-    map_tensors,
-    marked_dims,
-    named_leaves,
-    needs_data,
-    qualified_name,
-    real_tensors,
-    scaled_term,
-    shallow_spec,
-    share_storage,
-    size_hint,
-    tensors_of,
-    unflatten,
-    version_of,
-    with_room,
-    without_data,
-)
+from ortlens._torch.aot import *
+from ortlens._torch.dynamo import *
+from ortlens._torch.exported import *
+from ortlens._torch.exporter import *
+from ortlens._torch.guards import *
+from ortlens._torch.interpreters import *
+from ortlens._torch.process import *
+from ortlens._torch.retracing import *
+from ortlens._torch.tensors import *

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import inspect
@@ -15,10 +14,9 @@ import tempfile
 import time
 import types
 import warnings
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortlens._torch.process import torch_folder
+from ortlens._torch.process import replaced, torch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,12 +63,8 @@ def uncompiled() -> Iterator[None]:
         with torch.compiler.set_stance("default"), plain():
             yield
 
-    with torch.compiler.set_stance("force_eager"):
-        utils.disable_cache_limit = compiling
-        try:
-            yield
-        finally:
-            utils.disable_cache_limit = plain
+    with torch.compiler.set_stance("force_eager"), replaced(utils, "disable_cache_limit", compiling):
+        yield
 
 
 def is_traced() -> bool:
@@ -160,27 +154,12 @@ def compiled_callable() -> CompiledCallable | None:
     return found
 
 
-def traced_value(name: str) -> Any:
-    """Return what the running compilation calls `name`, as `L['self']._modules['gru']`; None where it is not read from objects alone."""
+def traced_scope() -> Mapping[str, Any]:
+    """Return the variables of the frame that Dynamo traces, by the roots of its names: `L['self']`; empty at any other time."""
     from torch._dynamo import symbolic_convert
 
     frame = getattr(symbolic_convert.tls, "current_tx", None)
-    if frame is None:
-        return None
-    with contextlib.suppress(AttributeError, LookupError, SyntaxError, TypeError):
-        return _read(ast.parse(name, mode="eval").body, {"L": frame.f_locals, "G": frame.f_globals})
-    return None
-
-
-def _read(node: ast.expr, roots: Mapping[str, Any]) -> Any:
-    if isinstance(node, ast.Name):
-        return roots[node.id]
-    if isinstance(node, ast.Attribute):
-        return inspect.getattr_static(_read(node.value, roots), node.attr)  # runs nothing of the user's
-    if not isinstance(node, ast.Subscript):
-        raise TypeError(ast.unparse(node))
-    held = _read(node.value, roots)
-    return held[ast.literal_eval(node.slice)] if type(held) in (dict, list, tuple, OrderedDict) else None
+    return {} if frame is None else {"L": frame.f_locals, "G": frame.f_globals}
 
 
 def wrapper_of(module: torch.nn.Module) -> Callable[..., Any] | None:

@@ -81,14 +81,15 @@ def tracing_cuda() -> Iterator[bool]:
     with (
         _TRACING_CUDA,
         _fake_cuda_guard(),
-        _replaced(FunctionalTensor, "cuda", cuda),
-        _replaced(proxy_tensor, "CONSTANT_NUMEL_LIMIT", -1),
+        replaced(FunctionalTensor, "cuda", cuda),
+        replaced(proxy_tensor, "CONSTANT_NUMEL_LIMIT", -1),
     ):
         yield _has_cuda_guard()
 
 
 @contextlib.contextmanager
-def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Give an attribute another value for as long as the block lasts."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -24,13 +24,10 @@ from ortlens._torch.ahead import (
 )
 from ortlens.backend.basis.provenance import module_path
 from ortlens.backend.basis.saved_graph import DamagedError, SavedGraph
-from ortlens.backend.cache.fingerprint import surroundings
-from ortlens.backend.cache.store import ConvertedModel
+from ortlens.backend.cache import ConvertedModel, surroundings
 from ortlens.backend.lowering.buffer_writes import order_of_writes, set_order_of_writes
 from ortlens.backend.lowering.entry import with_plain_tangents
-from ortlens.backend.partitioning import extraction
-from ortlens.backend.partitioning.kinds import Verdict
-from ortlens.backend.partitioning.plan import Plan
+from ortlens.backend.partitioning.plan import Plan, Verdict, split
 from ortlens.errors import ConversionError, SessionError, UnsupportedVersionError, UsageError
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import CURRENT
@@ -62,7 +59,7 @@ class RestoredPlan:
 
     def runners(self) -> list[PartitionRunner]:
         """Make one runner per partition, without sessions."""
-        partitions = zip(extraction.split(self.plan, self.promoted), self.models, strict=True)
+        partitions = zip(split(self.plan, self.promoted), self.models, strict=True)
         return [self.context.runner(self.lowered, self.plan, partition, made, cached=True) for partition, made in partitions]
 
     def refused(self, runner: PartitionRunner, error: Exception, *, broadly: bool) -> None:  # noqa: ARG002 - as `Planner.refused`

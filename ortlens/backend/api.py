@@ -102,7 +102,7 @@ class OrtBackend:
     ) -> Callable[..., Any]:
         started = time.perf_counter_ns()
         from ortlens import _torch
-        from ortlens.backend.basis.gc_paused import gc_paused
+        from ortlens._process import gc_paused
         from ortlens.backend.basis.provenance import needs_gradient
         from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, only_updates, unrolled
 

@@ -19,9 +19,8 @@ from ortlens.backend.basis.error_text import full_text, short_text
 from ortlens.backend.basis.options import dump_prefix
 from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.runtime import devices, in_place
-from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.program import eager_nodes
-from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, PartitionRunner, RunnerCallbacks, count_of
+from ortlens.backend.runtime.runner import IN_A_ROW, MAX_SIZE_SESSIONS, PartitionRunner, RunnerEvents, count_of
 from ortlens.backend.runtime.session import SessionFactory
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.cache.store import ConvertedModel, ModelCache
+    from ortlens.backend.cache import ConvertedModel, ModelCache
     from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.partitioning.plan import GraphPartition, Plan
     from ortlens.backend.recording.reporter import GraphReporter
-    from ortlens.backend.runtime.failures import Verdict
+    from ortlens.backend.runtime.runner import Verdict
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.runlog import RunLog
 
@@ -80,7 +78,7 @@ _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompileContext:
+class CompileContext(RunnerEvents):
     """How one graph is compiled."""
 
     options: OrtBackendOptions
@@ -122,25 +120,14 @@ class CompileContext:
             updates=in_place.updates_of(partition, lowered.mutated, plan) if self.updates_in_place(lowered) else {},
             cached=cached,
         )
-        return PartitionRunner(factory, self.callbacks())
+        return PartitionRunner(factory, self)
 
     def updates_in_place(self, lowered: LoweredGraph) -> bool:
         """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
         first = lowered.views is None or lowered.views.new_values_first
         return lowered.phase == "inference" and first and not self.deployed and devices.runs_on_cpu_alone(self.options)
 
-    def callbacks(self) -> RunnerCallbacks:
-        """Return what the runners of the graph call."""
-        return RunnerCallbacks(
-            session_made=self._session_made,
-            run_failed=self._run_failed,
-            session_dropped=self._session_dropped,
-            stale_weights_detected=self._stale_weights_detected,
-            called_in_capture=self._called_in_capture,
-            graph_failed=self._graph_failed,
-        )
-
-    def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
+    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
         """Dump the model of a partition's first session and report it; return the log for its calls, None without a reporter."""
         if self.counts is not None and not runner.ran_before:
             self.counts.follow(runner, runner.counter)
@@ -152,24 +139,28 @@ class CompileContext:
             self.reporter.sessions.provider_missing(missing, info.providers)
         return self.reporter.sessions.session_made(runner, info, dumped)
 
-    def _run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
+    def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
+        """Report and warn of a failed run, and of a partition that PyTorch runs from now on."""
         self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
         if self.reporter is not None and verdict == "partition lost":
             self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
 
-    def _session_dropped(self, runner: PartitionRunner) -> None:
+    def session_dropped(self, runner: PartitionRunner) -> None:
+        """Report a session that was dropped for another one."""
         if self.reporter is not None:
             self.reporter.sessions.session_dropped(runner, MAX_SIZE_SESSIONS)
 
-    def _called_in_capture(self, runner: PartitionRunner) -> None:
+    def called_in_capture(self, runner: PartitionRunner) -> None:
+        """Report a call that PyTorch computed because it captures a CUDA graph."""
         if self.reporter is not None:
             self.reporter.sessions.called_in_capture(runner)
 
-    def _graph_failed(self, runner: PartitionRunner, error: Exception) -> None:
+    def graph_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        """Report and warn of a CUDA graph that could not be captured."""
         title = f"capturing a CUDA graph of partition {runner.partition.index} failed; its session runs without one"
         self.report_failure("cuda_graph_failed", title, error)
 
-    def _stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+    def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
         """Report and warn of changed weights that earlier calls may have missed; after `calls` every change is noticed."""
         given = runner.factory.input_names()
         nodes = [node for node, name in zip(runner.partition.inputs, given, strict=True) if name in names]

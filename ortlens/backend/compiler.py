@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
+from ortlens._process import gc_paused
 from ortlens.backend import whole_graph
 from ortlens.backend.basis.error_text import short_text
-from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.basis.options import registered_ops
-from ortlens.backend.cache.store import ModelCache
+from ortlens.backend.cache import ModelCache
 from ortlens.backend.compile_context import CompileContext, RunCounts
 from ortlens.trace.guard import lens_failed, lens_guard
 

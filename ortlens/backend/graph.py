@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
+from ortlens._process import gc_paused
 from ortlens._shell import progress
 from ortlens.backend import whole_graph
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, full_text, short_text
-from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, kind_of
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program
 from ortlens.backend.runtime.runner import count_of

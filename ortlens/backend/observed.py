@@ -17,16 +17,13 @@ import torch.fx
 
 from ortlens.backend.graph import CompiledGraph, eager_graph
 from ortlens.backend.lowering.returned_views import inputs_of
-from ortlens.backend.partitioning import extraction
-from ortlens.backend.partitioning.extraction import GraphPartition
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
-from ortlens.backend.partitioning.plan import Plan, writes
+from ortlens.backend.partitioning.plan import GraphPartition, NodeKind, Plan, Verdict, kind_of, split, writes
 from ortlens.backend.runtime import cuda, devices
 from ortlens.backend.runtime.binding import TRIALS, Output
 from ortlens.backend.runtime.call import CallSpec, make_call
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
-from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
+from ortlens.backend.runtime.runner import PartitionRunner, RunnerEvents
 from ortlens.backend.runtime.session import Extras, SessionFactory, default_session_options
 from ortlens.backend.runtime.threads import ThreadChoice
 
@@ -165,7 +162,7 @@ class ObservedGraph:
         verdicts = dict.fromkeys(members, Verdict(supported=True))
         levels, hoisted = dict.fromkeys(members, 0), plan.hoisted_sizes
         only = Plan(graph=plan.graph, verdicts=verdicts, level=levels, partition_count=1, hoisted_sizes=hoisted)
-        return extraction.split(only, self.of.promoted)[0], plan.verdicts[node]
+        return split(only, self.of.promoted)[0], plan.verdicts[node]
 
     def inputs_of(self, part: GraphPartition, args: Sequence[Any]) -> list[Any]:
         """Compute the inputs of a part in PyTorch; operators that would write to `args`, the inputs of the graph, are skipped."""
@@ -428,7 +425,7 @@ def _replaced(subject: PartitionRunner | CompiledGraph, outer: Callable[..., Any
             subject.run = inner
 
 
-_UNRECORDED = RunnerCallbacks()
+_UNRECORDED = RunnerEvents()
 """Those of a runner that is measured: neither it nor what it is compared with logs its calls, which would be charged to ONNX Runtime."""
 
 

@@ -16,8 +16,7 @@ from ortlens.backend.basis.error_text import full_text, short_text
 from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.basis.options import registered_ops
 from ortlens.backend.basis.provenance import tensors_in
-from ortlens.backend.cache.fingerprint import key_of
-from ortlens.backend.cache.store import ConvertedModel
+from ortlens.backend.cache import ConvertedModel, key_of
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.converter import NodeFailures
@@ -26,10 +25,8 @@ from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.lowering import passes
 from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.operators.basics import NotConvertibleError
-from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.kernel_times import if_slower
-from ortlens.backend.partitioning.kinds import Verdict
-from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.partitioning.plan import Plan, Verdict, plan_partitions, split
 from ortlens.backend.partitioning.support import Support, storage_readers
 from ortlens.backend.runtime.devices import cpu_provider_computes, reason_against, runs_on_cpu_alone
 from ortlens.errors import ConversionError
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.partitioning.extraction import GraphPartition
+    from ortlens.backend.partitioning.plan import GraphPartition
     from ortlens.backend.recording.reporter import Phases
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.records import ReasonCode
@@ -215,7 +212,7 @@ class Planner:
                 found.add(node)
         return frozenset(found)
 
-    def _partitioned(self) -> list[extraction.GraphPartition]:
+    def _partitioned(self) -> list[GraphPartition]:
         started = time.perf_counter_ns()
         folded = self._made_of_weights() if self._lowered.phase == "inference" else frozenset()
         support = Support(
@@ -235,11 +232,11 @@ class Planner:
             min_nodes=self._context.options.min_partition_nodes,
             if_slower=functools.partial(if_slower, folded=folded) if by_times else lambda _: None,
         )
-        partitions = extraction.split(self.plan, self.promoted)
+        partitions = split(self.plan, self.promoted)
         self._phases.partition_ns += time.perf_counter_ns() - started
         return partitions
 
-    def _runner(self, partition: extraction.GraphPartition, step: Callable[[int], None], *, last: bool) -> PartitionRunner | None:
+    def _runner(self, partition: GraphPartition, step: Callable[[int], None], *, last: bool) -> PartitionRunner | None:
         """Make the runner of a partition; None when nodes had to be excluded."""
         try:
             cached, hit = self._model_of(partition, step)
@@ -251,7 +248,7 @@ class Planner:
         self._phases.optimize_ns += time.perf_counter_ns() - started
         return self._context.runner(self._lowered, self.plan, partition, replace(cached, model=model), cached=hit)
 
-    def _model_of(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> tuple[ConvertedModel, bool]:
+    def _model_of(self, partition: GraphPartition, step: Callable[[int], None]) -> tuple[ConvertedModel, bool]:
         """Load a partition's model from the cache or make it, before the user's transforms; tells whether it comes from the cache."""
         cache = self._context.cache
         if cache is None:
@@ -269,7 +266,7 @@ class Planner:
                 self._context.report_failure("cache_failed", title, error)
         return made, False
 
-    def _converted(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> ConvertedModel:
+    def _converted(self, partition: GraphPartition, step: Callable[[int], None]) -> ConvertedModel:
         options, started = self._context.options, time.perf_counter_ns()
         try:
             name = f"partition_{partition.index}"
@@ -286,7 +283,7 @@ class Planner:
         orders = tuple(converted.output_permutations)
         return ConvertedModel(model=proto, permutations=orders, output_names=names, is_optimized=optimized)
 
-    def _optimized(self, partition: extraction.GraphPartition, model: ir.Model) -> tuple[ir.Model, bool]:
+    def _optimized(self, partition: GraphPartition, model: ir.Model) -> tuple[ir.Model, bool]:
         if self._context.dry_run:
             return model, False
         try:
@@ -297,7 +294,7 @@ class Planner:
                 self._context.reporter.failure("optimiser_failed", title, error)
             return model, False
 
-    def _exclude(self, partition: extraction.GraphPartition, failures: NodeFailures, *, last: bool) -> None:
+    def _exclude(self, partition: GraphPartition, failures: NodeFailures, *, last: bool) -> None:
         if self._context.options.on_error == "raise":
             name, error = next(iter(failures.failures.items()))
             raise ConversionError(f"node {name} could not be converted: its ONNX function raised {short_text(error)}") from error

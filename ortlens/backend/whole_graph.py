@@ -16,12 +16,11 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.basis.gc_paused import gc_paused
+from ortlens._process import gc_paused
 from ortlens.backend.basis.options import dump_prefix
 from ortlens.backend.basis.saved_graph import SavedGraph
-from ortlens.backend.cache import fingerprint
-from ortlens.backend.cache.fingerprint import key_of
-from ortlens.backend.partitioning.extraction import GraphPartition
+from ortlens.backend.cache import key_of, state_text
+from ortlens.backend.partitioning.plan import GraphPartition
 from ortlens.backend.runtime.runner import PartitionRunner
 from ortlens.backend.runtime.session import SessionFactory
 from ortlens.backend.runtime.threads import work_of
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.cache.store import ModelCache
+    from ortlens.backend.cache import ModelCache
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.graph import PlannedGraph
 
@@ -41,7 +40,7 @@ def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBac
     plain = all(isinstance(value, torch.Tensor) and not _torch.is_wrapper(value) and not _is_dynamic(value) for value in inputs)
     if not plain or not inputs or dump_prefix(options) or options.on_error == "raise":
         return None
-    settings = (options.export_options, options.min_partition_nodes, options.freeze_weights, options.upcast, fingerprint.state_text())
+    settings = (options.export_options, options.min_partition_nodes, options.freeze_weights, options.upcast, state_text())
     return key_of("whole graph", module, *settings, inputs=inputs)
 
 
@@ -140,7 +139,7 @@ def load(
         work=facts["work"],
         cached=True,
     )
-    return CachedGraph(PartitionRunner(factory, context.callbacks()), facts["outputs"], facts["windows"])
+    return CachedGraph(PartitionRunner(factory, context), facts["outputs"], facts["windows"])
 
 
 def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> GraphPartition:

@@ -157,7 +157,7 @@ SURVEY = Command(
 def _client(address: str | None) -> Any:  # noqa: ANN401 - a dask.distributed.Client
     if address is None:
         return None
-    from ortlens._optional import require
+    from ortlens._versions import require
 
     try:
         return require("distributed", "--scheduler").Client(address, timeout=10)

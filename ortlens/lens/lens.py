@@ -336,7 +336,7 @@ class Lens(CaptureView):
         """
         from ortlens import tune  # a study: by its public name, since the layers of the lens are below
         from ortlens.lens.measuring.probes import note_trials
-        from ortlens.lens.observing import machine_peaks
+        from ortlens.lens.observing import environment
         from ortlens.lens.observing.time_budget import TimeBudget
 
         self._targets.refuse_ambiguous([] if budget_s is None else ["budget_s"])
@@ -346,7 +346,7 @@ class Lens(CaptureView):
         with lens_guard(self._recorder, "measuring peaks"):
             nodes, sessions = self._recorder.records(r.Node), self._recorder.records(r.Session)
             for count in {session.threads for session in sessions if session.threads}:
-                machine_peaks.measure({node.dtype for node in nodes if node.partition_id and node.dtype}, count)
+                environment.measure_cpu({node.dtype for node in nodes if node.partition_id and node.dtype}, count)
         note_trials(self._recorder, self.captured(), list(trials.itertuples()), chosen)
         return self.findings
 
@@ -419,7 +419,7 @@ class Lens(CaptureView):
         Raises:
             UsageError: `repeat` or `budget_s` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
         """
-        from ortlens.lens.observing.machine_peaks import measure_peaks
+        from ortlens.lens.observing.environment import measure_peaks
         from ortlens.lens.observing.time_budget import Repeats
         from ortlens.lens.profiling.kernels import profile
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens import _versions
 from ortlens._files import write_file
-from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
 from ortlens._shell import progress
+from ortlens._versions import require
 from ortlens.analysis.answers.overview import SurveyRow, figures_of
 from ortlens.analysis.problems.advice import advised
 from ortlens.errors import CaptureError, OrtLensError, UsageError

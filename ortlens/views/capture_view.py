@@ -9,9 +9,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors, with_clear_os_errors
 from ortlens._shell import in_notebook
+from ortlens._versions import require
 from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
 from ortlens.analysis.answers.overview import compilation_count, key_figures
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_asked
-from ortlens._optional import require
+from ortlens._versions import require
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
 from ortlens.views.wording import clipped, place, short

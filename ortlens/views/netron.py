@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._files import write_asked
-from ortlens._optional import require
 from ortlens._os_errors import with_clear_os_errors
-from ortlens._versions import SupportedRange, version_of
+from ortlens._versions import SupportedRange, require, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.model_file import WireError
 from ortlens.units import counted

@@ -11,7 +11,7 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import costliest_breaks, own_code_ns, price_of
-from ortlens.lens.dynamo import listener
+from ortlens.lens.observing import listener
 from ortlens.trace.records import Break
 
 # Measures what breaks cost.

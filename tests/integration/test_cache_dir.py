@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend.cache import fingerprint, store
+from ortlens.backend import cache
+from ortlens.backend.cache import ModelCache, surroundings
 from tests.integration.against_eager import assert_same
 from tests.threads import in_threads
 
@@ -129,17 +130,17 @@ def test_an_edited_source_makes_new_entries(tmp_path: pathlib.Path, monkeypatch:
     package = tmp_path / "ortlens"
     shutil.copytree(pathlib.Path(ortlens.__file__).parent, package, ignore=shutil.ignore_patterns("static", "__pycache__"))
     monkeypatch.setattr(ortlens, "__file__", str(package / "__init__.py"))
-    seen = [fingerprint.surroundings.__wrapped__()]
-    assert fingerprint.surroundings.__wrapped__() == seen[0]
+    seen = [surroundings.__wrapped__()]
+    assert surroundings.__wrapped__() == seen[0]
     for source in ("backend/conversion/converter.py", "backend/operators/registry.py", "_torch/exporter.py", "analysis/cut.py"):
         with (package / source).open("a", encoding="utf-8") as edited:
             edited.write("# edited\n")
-        seen.append(fingerprint.surroundings.__wrapped__())
+        seen.append(surroundings.__wrapped__())
     assert len(set(seen)) == 5
 
 
 def test_other_versions_are_passed_over(filled: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprint, "surroundings", lambda: "torch=1.0")
+    monkeypatch.setattr(cache, "surroundings", lambda: "torch=1.0")
     assert not run(Small().eval(), filled, X).models.cached.any()
     assert run(Small().eval(), filled, X).models.cached.all()
 
@@ -193,7 +194,7 @@ def test_models_with_functions_of_the_users_are_not_kept(tmp_path: pathlib.Path)
 
 def test_threads_that_write_and_read_one_entry(filled: pathlib.Path) -> None:
     key = next(iter(filled.iterdir())).stem
-    kept = store.ModelCache(filled)
+    kept = ModelCache(filled)
     entry = kept.load(key)
     assert entry is not None
     seen: list[bool] = []

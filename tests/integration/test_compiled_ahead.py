@@ -14,7 +14,7 @@ import torch
 import ortlens
 from ortlens import _torch
 from ortlens.backend import ahead
-from ortlens.backend.cache import fingerprint, store
+from ortlens.backend.cache import ModelCache, surroundings
 from ortlens.backend.runtime.runner import PartitionRunner
 from ortlens.backend.runtime.session import ModelRefused
 from tests.integration import ahead_programs as programs
@@ -116,7 +116,7 @@ def test_options_are_those_of_the_compilation(saved: Callable[..., Path]) -> Non
 
 @pytest.mark.parametrize("here", ["code=0", "onnxruntime=0"])
 def test_other_versions_are_refused(saved: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, here: str) -> None:
-    path, present = saved("layers"), fingerprint.surroundings()
+    path, present = saved("layers"), surroundings()
     name = here.partition("=")[0]
     changed = " ".join(here if entry.startswith(f"{name}=") else entry for entry in present.split())
     monkeypatch.setattr(ahead, "surroundings", lambda: changed)
@@ -177,4 +177,4 @@ def test_artifacts_of_torch_carry_converted_models(tmp_path: Path) -> None:
 
 def test_a_damaged_artifact_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_torch, "loaded_artifact", lambda _: b"ortlens cache 1\n" + bytes(64))
-    assert store.ModelCache(tmp_path).load("key") is None
+    assert ModelCache(tmp_path).load("key") is None

@@ -12,10 +12,10 @@ import torch
 
 import ortlens
 from ortlens.backend.basis import ab_timing
-from ortlens.lens.measuring import ledger_pass, measurement, one_call, probes
-from ortlens.lens.observing import machine_peaks
-from ortlens.lens.profiling import device_trace, kernels
-from ortlens.lens.profiling.device_join import DeviceEvent, Launch, Trace
+from ortlens.lens.measuring import ledger_pass, measurement, probes
+from ortlens.lens.observing import environment
+from ortlens.lens.profiling import device_times, kernels
+from ortlens.lens.profiling.device_times import DeviceEvent, Launch, Trace
 from ortlens.studies import bench as bench_study
 from ortlens.studies import engine
 from ortlens.trace.records import OUTSIDE
@@ -27,7 +27,7 @@ MICRO = 1000
 
 @pytest.fixture(autouse=True)
 def _device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(device_trace._ACTIVITIES, CPU, "CPU")
+    monkeypatch.setitem(device_times._ACTIVITIES, CPU, "CPU")
 
 
 def net() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -68,8 +68,8 @@ def made_up(trace: Trace) -> Trace:
 
 
 def test_a_profile_joins_what_the_device_did_to_the_nodes_of_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = device_trace.trace_from_events
-    monkeypatch.setattr(device_trace, "trace_from_events", lambda events: made_up(read(events)))
+    read = device_times.trace_from_events
+    monkeypatch.setattr(device_times, "trace_from_events", lambda events: made_up(read(events)))
     lens = profiled()
     capture = lens.captured()
     (session,) = capture.sessions
@@ -84,8 +84,8 @@ def test_a_profile_joins_what_the_device_did_to_the_nodes_of_onnx_runtime(monkey
 
 
 def test_the_lens_of_an_onnx_model_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = device_trace.trace_from_events
-    monkeypatch.setattr(device_trace, "trace_from_events", lambda events: made_up(read(events)))
+    read = device_times.trace_from_events
+    monkeypatch.setattr(device_times, "trace_from_events", lambda events: made_up(read(events)))
     x, y = ([(name, onnx.TensorProto.FLOAT, [8])] for name in "xy")
     lens = ortlens.explain(onnx_model([onnx.helper.make_node("Relu", ["x"], ["y"])], x, y), calls=1)(x=torch.ones(8).numpy())
     lens.profile(x=torch.ones(8).numpy(), repeat=2)
@@ -97,7 +97,7 @@ class FakeDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
-        for module in (ab_timing, ledger_pass, measurement, probes, one_call, kernels, engine):
+        for module in (ab_timing, ledger_pass, measurement, probes, kernels, engine):
             monkeypatch.setattr(module, "waiting_for", lambda *_values: self.wait)
 
     def wait(self) -> None:
@@ -113,11 +113,11 @@ class FakeDevice:
 
 def test_observed_graphs_and_partitions_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(monkeypatch)
-    item = one_call.Ran[Any](subject=None)
-    one_call._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
+    item = probes.Ran[Any](subject=None)
+    probes._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
     assert device.events == ["wait", "call", "wait"]
     device.events.clear()
-    one_call.timed(device.call(torch.sin), (torch.ones(2),))()
+    probes.timed(device.call(torch.sin), (torch.ones(2),))()
     assert device.events == ["wait", "call", "wait"]
 
 
@@ -154,22 +154,22 @@ def test_the_ledger_has_the_wait_as_a_part_and_still_adds_up(monkeypatch: pytest
 
 def test_peaks_of_a_device_are_measured_by_torch_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice(monkeypatch)
-    monkeypatch.setitem(machine_peaks._DEVICES, "Fake", "cpu")
-    monkeypatch.setattr(machine_peaks, "_MEASURED", {})
-    monkeypatch.setattr(machine_peaks, "_PRECISIONS", {})
-    monkeypatch.setattr(machine_peaks, "_DEVICE_SIZE", 64)
-    monkeypatch.setattr(machine_peaks, "_DEVICE_LENGTH", 1 << 12)
-    machine_peaks.measure_device("Fake", {"float32", "int64"})
-    first = machine_peaks.measured()
+    monkeypatch.setitem(environment._DEVICES, "Fake", "cpu")
+    monkeypatch.setattr(environment, "_MEASURED", {})
+    monkeypatch.setattr(environment, "_PRECISIONS", {})
+    monkeypatch.setattr(environment, "_DEVICE_SIZE", 64)
+    monkeypatch.setattr(environment, "_DEVICE_LENGTH", 1 << 12)
+    environment.measure_device("Fake", {"float32", "int64"})
+    first = environment.known_peaks()
     assert {(peak.dtype, peak.threads, peak.provider) for peak in first} == {("float32", 0, "Fake"), (None, 0, "Fake")}
     assert all(peak.per_s > 0 for peak in first)
     assert len(device.events) >= 2 * 2 * 4, "before and after each run"
-    machine_peaks.measure_device("Fake", {"float32"})
-    assert machine_peaks.measured() == first, "once"
+    environment.measure_device("Fake", {"float32"})
+    assert environment.known_peaks() == first, "once"
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        machine_peaks.measure_device("Fake", {"float32"})
+        environment.measure_device("Fake", {"float32"})
     finally:
         torch.set_float32_matmul_precision(before)
-    assert sum(now is not then for now, then in zip(sorted(machine_peaks.measured(), key=str), sorted(first, key=str), strict=True)) == 1
+    assert sum(now is not then for now, then in zip(sorted(environment.known_peaks(), key=str), sorted(first, key=str), strict=True)) == 1

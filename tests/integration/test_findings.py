@@ -12,7 +12,7 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.analysis.roofline import roofs
-from ortlens.lens.observing import machine_peaks
+from ortlens.lens.observing import environment
 from ortlens.trace.records import Finding
 
 FILE = __file__
@@ -293,13 +293,13 @@ def test_thousands_of_tiny_products_are_slow_against_the_roofline() -> None:
 
 
 def test_peaks_are_measured_once_and_kept_with_the_capture() -> None:
-    machine_peaks.measure({"float32", "int64"}, 1)
-    first = machine_peaks.measured()
+    environment.measure_cpu({"float32", "int64"}, 1)
+    first = environment.known_peaks()
     on_one = {peak.dtype: peak.per_s for peak in first if peak.threads == 1}
     assert set(on_one) >= {"float32", None}
     assert not any(peak.dtype == "int64" for peak in first)
     assert 1e8 < on_one["float32"] < 1e14
     assert 1e8 < on_one[None] < 1e13
-    machine_peaks.measure({"float32"}, 1)
-    assert machine_peaks.measured() == first
+    environment.measure_cpu({"float32"}, 1)
+    assert environment.known_peaks() == first
     assert called(torch.sin, torch.ones(2), calls=1).captured().figures.peaks == first

@@ -16,7 +16,7 @@ from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.ledger import LedgerTotals, totals_of
 from ortlens.analysis.speed import call_pace
 from ortlens.backend.basis import ab_timing
-from ortlens.backend.runtime.failures import IN_A_ROW
+from ortlens.backend.runtime.runner import IN_A_ROW
 from ortlens.backend.runtime.session import SessionFactory, SessionInfo
 from ortlens.backend.runtime.weights import FrozenWeight
 from ortlens.demo import _model_and_tokens

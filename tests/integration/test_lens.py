@@ -17,7 +17,7 @@ import ortlens
 from ortlens import Lens, OrtBackend, UsageError
 from ortlens.analysis.timing import call_times
 from ortlens.backend.api import ortlens_backend
-from ortlens.lens.dynamo import listener
+from ortlens.lens.observing import listener
 from ortlens.lens.process import ProcessBackends
 
 X = torch.linspace(-1, 1, 6)

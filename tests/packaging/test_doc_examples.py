@@ -148,4 +148,4 @@ def test_the_examples_of_a_module_run(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_package_has_examples() -> None:
-    assert {"ortlens", "ortlens._optional"} <= set(modules_with_examples())
+    assert {"ortlens", "ortlens._versions"} <= set(modules_with_examples())

@@ -23,7 +23,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "trace/guard.py": ("",),
     "trace/recorder.py": ("Current.", "_Scope."),
     "trace/journal.py": ("Journal._look_again",),
-    "lens/dynamo/listener.py": ("_TraceListener.emit",),
+    "lens/observing/listener.py": ("_TraceListener.emit",),
     "lens/observing/compilations.py": ("Compilations.recording", "Compilations.elsewhere", "recorded.<locals>.call"),
     "lens/lens.py": ("Lens.__call__", "Lens._backend_for"),
     "backend/api.py": ("OrtBackend.__call__", "ortlens_backend"),

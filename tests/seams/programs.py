@@ -185,7 +185,7 @@ _AFTERWARDS = "the program's own warning"
 SILENT = (
     "ortlens._shell.",
     "ortlens.backend.runtime.binding.Binding.__del__",
-    "ortlens.lens.dynamo.listener._TraceListener.leave_when_alone",
+    "ortlens.lens.observing.listener._TraceListener.leave_when_alone",
     "ortlens._torch.interpreters._has_",
     *("ortlens._torch.retracing.", "ortlens._torch.aot.fixes_a_value", "ortlens.lens.lens.Lens.planned"),
     "ortlens.lens.measuring.tried_changes.Trials._traced.<locals>.compiling",

@@ -1,14 +1,16 @@
-"""What has the cores is told from what the system counts."""
+"""What has the cores is told from what the system counts, and the last of several threads lets the garbage collector run again."""
 
+import gc
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from ortlens import _process
-from ortlens._process import CoreWatch, usable_cores
+from ortlens._process import CoreWatch, gc_paused, usable_cores
 
 HZ = 100
 
@@ -65,3 +67,41 @@ def test_what_is_not_counted_or_too_short_is_not_known(text: str, passed: float,
 def test_a_system_that_does_not_count_is_no_failure(counted: Path) -> None:
     assert not counted.exists()
     assert CoreWatch().shares() is None
+
+
+def test_the_collector_rests_meanwhile_and_comes_back_after_an_error_too() -> None:
+    with pytest.raises(ZeroDivisionError), gc_paused():  # noqa: PT012 - what happens inside is tested
+        with gc_paused():
+            pass
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+def test_it_stays_off_for_who_had_it_off() -> None:
+    gc.disable()
+    try:
+        with gc_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_the_last_of_several_threads_switches_it_on() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        with gc_paused():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    inside.wait()
+    with gc_paused():
+        pass
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled()

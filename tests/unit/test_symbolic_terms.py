@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from ortlens import _torch
-from ortlens.backend.basis.int_ranges import int_range
+from ortlens.backend.basis.dtypes import int_range
 
 
 def symbolic(*sizes: int) -> torch.Tensor:

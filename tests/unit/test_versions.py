@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortlens import _versions
-from ortlens._optional import require
+from ortlens._versions import require
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
 
 

@@ -32,6 +32,15 @@ def inverse_order(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
+def strides_in(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Compute the strides of memory that is allocated in an order."""
+    strides, expected = [0] * len(sizes), 1
+    for dim in reversed(order):
+        strides[dim] = expected
+        expected *= max(sizes[dim], 1)
+    return strides
+
+
 def memory_order(meta: Any) -> tuple[int, ...] | None:
     """Find the permutation that makes a tensor contiguous; symbolic sizes and strides are judged by their hints.
 
@@ -45,6 +54,14 @@ def memory_order(meta: Any) -> tuple[int, ...] | None:
     order = tuple(order_from_strides(sizes, strides))
     dense = _are_dense([sizes[dim] for dim in order], [strides[dim] for dim in order])
     return order if dense and order != tuple(range(len(order))) else None
+
+
+def strides_like(meta: torch.Tensor, sizes: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the strides that memory of some sizes has where it is allocated as a tensor's; None if they are unknown."""
+    order = tuple(range(len(sizes))) if is_contiguous(meta) else memory_order(meta)
+    if order is not None:
+        return tuple(strides_in(order, sizes))
+    return None if any(_torch.is_symbolic(number) for number in (*meta.shape, *meta.stride())) else tuple(meta.stride())
 
 
 def is_contiguous(value: object) -> bool:
@@ -207,6 +224,11 @@ def tensors_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Tell whether elements share a place, as in an expanded tensor; true also for odd strides with too many elements to compare."""
     return may_overlap_itself(tensor) and (tensor.numel() > _EXACT_ELEMENTS or len(set(_places(tensor))) < tensor.numel())
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """Copy the elements of a tensor, in their order and without gaps."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
 def block_of(tensor: torch.Tensor) -> tuple[int, int]:

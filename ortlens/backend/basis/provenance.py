@@ -129,6 +129,13 @@ def _user_line_of(trace: str) -> UserLine:
     return UserLine(None, None, None) if frame is None else UserLine(frame.file, frame.line, linecache.getline(*frame[:2]).strip() or None)
 
 
+def call_like(like: torch.fx.Node, target: Any, args: tuple[Any, ...], value: Any, **kwargs: Any) -> torch.fx.Node:
+    """Make a call in the graph of a node, with its line and module, and the call's own example value."""
+    made = like.graph.call_function(target, args, kwargs)
+    made.meta = {**like.meta, "val": value}
+    return made
+
+
 def module_path(node: torch.fx.Node) -> ModulePath:
     """Find the innermost module on a node's stack, or that of its forward node; the path is as in `named_modules()`."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")

@@ -20,7 +20,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens._shell import no_progress
 from ortlens.backend.basis import dtypes
-from ortlens.backend.basis.int_ranges import LIMITS, int_range
+from ortlens.backend.basis.dtypes import LIMITS, int_range
 from ortlens.backend.basis.memory_order import memory_order
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, assign_provenance, subgraphs
 from ortlens.backend.conversion import upcasting

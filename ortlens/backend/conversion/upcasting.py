@@ -41,7 +41,7 @@ def in_float32(module: torch.fx.GraphModule, narrow: Collection[torch.dtype]) ->
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in module.graph.nodes:
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
-        copy.name, copy.meta = node.name, dict(node.meta)
+        copy.name = node.name
         widen = functools.partial(_wide_argument, narrow=narrow)
         if (dtype := _rounds_numbers_to(node, narrow)) is not None:
             widen = functools.partial(_rounded_argument, dtype=dtype)

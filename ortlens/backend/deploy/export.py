@@ -20,8 +20,8 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens._optional import require
 from ortlens._shell import progress
+from ortlens._versions import require
 from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.error_text import short_text
 from ortlens.backend.basis.memory_order import inverse_order

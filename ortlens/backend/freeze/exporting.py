@@ -10,7 +10,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
-from ortlens.backend.basis.gc_paused import gc_paused
+from ortlens._process import gc_paused
 from ortlens.backend.deploy.conditions import reduced
 from ortlens.backend.deploy.export import Boundary, export_graph
 from ortlens.backend.deploy.signature import OPERATIONS, ConstantLeaf, Size, TensorLeaf

@@ -12,7 +12,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
-from ortlens.backend.basis.gc_paused import gc_paused
+from ortlens._process import gc_paused
 from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants, size_sources, squeezed_sizes
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
 from ortlens.backend.lowering.exported import in_torch, mutated_inputs, results_of, state_value

@@ -172,4 +172,4 @@ def is_asked_by_model() -> bool:
     return frame is not None and is_model_code(StackFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
 
 
-_BETWEEN = frozenset({__name__, "torch", "ortlens._torch.compared", "torch._export.non_strict_utils", "torch.overrides"})
+_BETWEEN = frozenset({__name__, "torch", "ortlens._torch.exported", "torch._export.non_strict_utils", "torch.overrides"})

@@ -166,16 +166,22 @@ def written_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
     return writes
 
 
+AT_INDICES = {
+    _aten.index_add.default: _aten.index_add_.default,
+    _aten.index_copy.default: _aten.index_copy_.default,
+    _aten.index_put.default: _aten.index_put_.default,
+    _aten.scatter.src: _aten.scatter_.src,
+    _aten.scatter.value: _aten.scatter_.value,
+    _aten.scatter_add.default: _aten.scatter_add_.default,
+}
+"""Writes at indices -> the same in place."""
+
+
 @functools.cache
 def _in_place_forms() -> dict[Any, Any]:
     """Map the operators that change a part of their first argument to the same in place."""
     return {
-        _aten.index_add.default: _aten.index_add_.default,
-        _aten.index_copy.default: _aten.index_copy_.default,
-        _aten.index_put.default: _aten.index_put_.default,
-        _aten.scatter.src: _aten.scatter_.src,
-        _aten.scatter.value: _aten.scatter_.value,
-        _aten.scatter_add.default: _aten.scatter_add_.default,
+        **AT_INDICES,
         _aten.select_scatter.default: _part_writer(_aten.select_scatter.default),
         _aten.slice_scatter.default: _part_writer(_aten.slice_scatter.default),
     }

@@ -18,8 +18,8 @@ from ortlens.backend.basis.provenance import count_ops, user_line
 from ortlens.backend.lowering.entry import LoweredGraph, unique_names, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
-from ortlens.backend.operators.facts import UNSAID_WRITES
-from ortlens.backend.operators.long_sums import for_all_sizes
+from ortlens.backend.operators.basics import for_all_sizes
+from ortlens.backend.operators.facts import UNSAID_WRITES, by_name
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -271,9 +271,7 @@ def _write_to_constant(program: ExportedProgram, *, said: bool = True) -> str | 
     constants = {spec.arg.name: str(spec.target) for spec in specs if spec.kind is InputKind.CONSTANT_TENSOR}
     owners: dict[torch.fx.Node, str] = {node: constants[node.name] for node in program.graph.nodes if node.name in constants}
     for node in program.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        arguments = schema.arguments if schema is not None else ()
-        given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
+        arguments, given = getattr(getattr(node.target, "_schema", None), "arguments", ()), by_name(node.target, node.args, node.kwargs)
         unsaid = UNSAID_WRITES.get(node.target, ()) if given.get("use_input_stats", given.get("training")) else ()
         for argument in arguments:
             value, alias = given.get(argument.name), argument.alias_info

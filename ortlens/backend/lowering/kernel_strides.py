@@ -26,8 +26,10 @@ from ortlens.backend.basis.memory_order import (
     is_dense,
     memory_order,
     order_from_strides,
+    strides_in,
     suggested_format,
 )
+from ortlens.backend.operators.facts import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -146,23 +148,23 @@ def _as_iterated(made: Sequence[torch.Tensor], target: Any, args: Sequence[Any],
     """Find the strides that an iterator gives to its result. Source: `TensorIteratorBase::build`, `compute_fast_setup_type`."""
     (result,) = made
     schema = target._schema.arguments  # noqa: SLF001 - public in spite of its underscore
-    given = {**dict(zip((wanted.name for wanted in schema), args, strict=False)), **kwargs}
-    operands = [given.get(wanted.name) for wanted in schema if "Tensor" in str(wanted.type) or wanted.name == "other"]
+    given = by_name(target, args, kwargs)
+    operands = [given[wanted.name] for wanted in schema if "Tensor" in str(wanted.type) or wanted.name == "other"]
     tensors = [arg for arg in operands if isinstance(arg, torch.Tensor)]
     sizes = _hints(result.shape)
     shapes, steps = [_hints(tensor.shape) for tensor in tensors], [_hints(tensor.stride()) for tensor in tensors]
     if len(tensors) == len([arg for arg in operands if arg is not None]) and all(shape == sizes for shape in shapes):
         usual = [range(len(sizes)), *([_CHANNELS_LAST[0]] if len(sizes) == len(_CHANNELS_LAST[0]) else [])]
-        for strides in (_strides_in(order, sizes) for order in usual):
+        for strides in (strides_in(order, sizes) for order in usual):
             if all(_alike(found, strides, sizes) for found in steps):
                 return [strides]
         if all(found == steps[0] for found in steps) and is_dense(tensors[0]):
             return [steps[0]]
-    return [_strides_in(iterator_order(sizes, [_expanded(*given, sizes) for given in zip(shapes, steps, strict=True) if given[0]]), sizes)]
+    return [strides_in(iterator_order(sizes, [_expanded(*given, sizes) for given in zip(shapes, steps, strict=True) if given[0]]), sizes)]
 
 
 def _as_contiguous(made: Sequence[torch.Tensor], *_: Any) -> list[Sequence[int]]:
-    return [_strides_in(range(tensor.dim()), _hints(tensor.shape)) for tensor in made]
+    return [strides_in(range(tensor.dim()), _hints(tensor.shape)) for tensor in made]
 
 
 def _as_suggested(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __: Any) -> list[Sequence[int]]:
@@ -172,7 +174,7 @@ def _as_suggested(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __:
     dims = made[0].dim()
     if len(formats) > 1 or FORMATS[0] in formats or any(tensor.dim() != dims for tensor in tensors):
         return _as_contiguous(made)
-    return [_strides_in(_CHANNELS_LAST[dims - 4], _hints(tensor.shape)) for tensor in made]
+    return [strides_in(_CHANNELS_LAST[dims - 4], _hints(tensor.shape)) for tensor in made]
 
 
 def _as_volume(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __: Any) -> list[Sequence[int]]:
@@ -181,8 +183,8 @@ def _as_volume(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __: An
     sizes, strides, last = _hints(volume.shape), _hints(volume.stride()), (1, 2, 3, 0)
     if volume.dim() != len(last):
         return []
-    lies_so = _alike(strides, _strides_in(last, sizes), sizes) and not _alike(strides, _strides_in(range(4), sizes), sizes)
-    return [_strides_in(last, _hints(tensor.shape)) for tensor in made] if lies_so else _as_contiguous(made)
+    lies_so = _alike(strides, strides_in(last, sizes), sizes) and not _alike(strides, strides_in(range(4), sizes), sizes)
+    return [strides_in(last, _hints(tensor.shape)) for tensor in made] if lies_so else _as_contiguous(made)
 
 
 _POLYNOMIALS = (
@@ -254,15 +256,6 @@ def _hints(numbers: Sequence[Any]) -> list[int]:
     return [_torch.size_hint(number) for number in numbers]
 
 
-def _strides_in(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Compute the strides of memory that is allocated in an order."""
-    strides, expected = [0] * len(sizes), 1
-    for dim in reversed(order):
-        strides[dim] = expected
-        expected *= max(sizes[dim], 1)
-    return strides
-
-
 def _alike(strides: Sequence[int], others: Sequence[int], sizes: Sequence[int]) -> bool:
     return all(one == other for one, other, size in zip(strides, others, sizes, strict=True) if size != 1)
 
@@ -273,7 +266,7 @@ def _with_strides(tensor: torch.Tensor, strides: Sequence[Any] | None) -> torch.
         return tensor
     sizes, wanted, found = _hints(tensor.shape), _hints(strides), _hints(tensor.stride())
     order = order_from_strides(sizes, wanted)
-    given = _strides_in(order, sizes)
+    given = strides_in(order, sizes)
     if found in (wanted, given) or 0 in sizes or not _alike(wanted, given, sizes):
         return tensor
     if tuple(order) in _CHANNELS_LAST:

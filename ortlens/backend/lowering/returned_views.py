@@ -267,8 +267,6 @@ def _returning(module: torch.fx.GraphModule, outputs: list[Any]) -> torch.fx.Gra
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     graph.graph_copy(module.graph, copies)
-    for source, copied in copies.items():
-        copied.meta = dict(source.meta)
     graph.output(tuple(torch.fx.node.map_arg(node, copies.__getitem__) for node in outputs))
     made = torch.fx.GraphModule(module, graph)
     made.meta = dict(module.meta)

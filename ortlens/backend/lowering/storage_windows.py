@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.basis.memory_order import inverse_order, last_place, may_overlap_itself, order_from_strides
+from ortlens.backend.basis.provenance import call_like
 from ortlens.backend.lowering.returned_views import base_of
 
 if TYPE_CHECKING:
@@ -109,12 +110,12 @@ def _replace(module: torch.fx.GraphModule, node: torch.fx.Node, owner: torch.fx.
         rows = graph.get_attr(name)
         rows.meta = {**node.meta, "val": value.new_empty(index.numel(), dtype=torch.int64)}
         stored = order_from_strides(value.shape, value.stride())
-        made = owner if stored == sorted(stored) else _call(graph, node, _aten.permute.default, owner, stored)
-        made = _call(graph, node, _aten.view.default, made, [-1, length])
-        made = _call(graph, node, _aten.index_select.default, made, 0, rows)
-        made = _call(graph, node, _aten.view.default, made, sizes)
+        made = owner if stored == sorted(stored) else _call(node, _aten.permute.default, owner, stored)
+        made = _call(node, _aten.view.default, made, [-1, length])
+        made = _call(node, _aten.index_select.default, made, 0, rows)
+        made = _call(node, _aten.view.default, made, sizes)
         if order != sorted(order):
-            made = _call(graph, node, _aten.permute.default, made, list(inverse_order(order)))
+            made = _call(node, _aten.permute.default, made, list(inverse_order(order)))
     node.replace_all_uses_with(made)
     graph.erase_node(node)
 
@@ -130,8 +131,6 @@ def _row(sizes: list[int], strides: list[int], start: int, whole: int) -> tuple[
     return length, outer
 
 
-def _call(graph: torch.fx.Graph, like: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
-    made = graph.call_function(target, args)
+def _call(like: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
     values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args]
-    made.meta = {**like.meta, "val": target(*values)}
-    return made
+    return call_like(like, target, args, target(*values))

@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.basis.provenance import call_like
 from ortlens.backend.operators.facts import is_boolean_value, refused_booleans
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ def _make_tensor_of_number(node: torch.fx.Node) -> None:
     if not (dtype.is_floating_point or dtype.is_complex):
         first = torch.tensor(first, device="cpu").to(dtype).item()  # it wraps, where `scalar_tensor` raises
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(_aten.scalar_tensor.default, (first,), {"dtype": dtype})
-    made.meta = {**node.meta, "val": value.new_empty((), dtype=dtype)}
+        made = call_like(node, _aten.scalar_tensor.default, (first,), value.new_empty((), dtype=dtype), dtype=dtype)
     node.args = (made, *node.args[1:])
 
 
@@ -134,10 +134,10 @@ def _keep_number(node: torch.fx.Node) -> None:
     value = number.meta["val"]
     with node.graph.inserting_before(node):
         if not isinstance(value, torch.Tensor):
-            made = node.graph.call_function(_aten.scalar_tensor.default, (number,), {"dtype": torch.float32})
-            made.meta = {**node.meta, "val": node.meta["val"].new_empty((), dtype=torch.float32)}
+            single = node.meta["val"].new_empty((), dtype=torch.float32)
+            made = call_like(node, _aten.scalar_tensor.default, (number,), single, dtype=torch.float32)
         elif value.dtype is not x.meta["val"].dtype and not value.dim() and value.device.type == "cpu":
-            made = number if value.dtype is torch.float32 else _converted(node.graph, number, torch.float32)
+            made = number if value.dtype is torch.float32 else _converted(number, torch.float32)
         else:
             return
     node.args = (x, made, *node.args[2:])
@@ -156,7 +156,7 @@ def _convert_unchecked(node: torch.fx.Node) -> None:
     node.kwargs = {**node.kwargs, "dtype": wide}
     node.meta["val"] = node.meta["val"].to(wide)
     with node.graph.inserting_after(node):
-        converted = _converted(node.graph, node, dtype)
+        converted = _converted(node, dtype)
     node.replace_all_uses_with(converted, delete_user_cb=lambda user: user is not converted)
 
 
@@ -164,10 +164,10 @@ def _compute_in_float32(node: torch.fx.Node) -> None:
     """Convert the first operand too, and the result back: of two tensors without dimensions, neither decides about the type alone."""
     result = node.meta["val"]
     with node.graph.inserting_before(node):
-        node.args = (_converted(node.graph, node.args[0], torch.float32), *node.args[1:])
+        node.args = (_converted(node.args[0], torch.float32), *node.args[1:])
     node.meta["val"] = result.to(torch.float32)
     with node.graph.inserting_after(node):
-        rounded = _converted(node.graph, node, result.dtype)
+        rounded = _converted(node, result.dtype)
     node.replace_all_uses_with(rounded, delete_user_cb=lambda user: user is not rounded)
 
 
@@ -182,13 +182,11 @@ def _convert_operands(node: torch.fx.Node, dtype: torch.dtype) -> None:
     with node.graph.inserting_before(node):
         for source in node.all_input_nodes:
             if _is_tensor(source) and source.meta["val"].dtype is not dtype:
-                node.replace_input_with(source, _converted(node.graph, source, dtype))
+                node.replace_input_with(source, _converted(source, dtype))
 
 
-def _converted(graph: torch.fx.Graph, source: Any, dtype: torch.dtype) -> torch.fx.Node:
-    made = graph.call_function(_aten._to_copy.default, (source,), {"dtype": dtype})  # noqa: SLF001 - an operator's name
-    made.meta = {**source.meta, "val": source.meta["val"].to(dtype)}
-    return made
+def _converted(source: Any, dtype: torch.dtype) -> torch.fx.Node:
+    return call_like(source, _aten._to_copy.default, (source,), source.meta["val"].to(dtype), dtype=dtype)  # noqa: SLF001 - an operator's name
 
 
 _PRODUCTS = (_aten.mul.Tensor, _aten.div.Tensor)
@@ -249,9 +247,7 @@ def _tensor_of(number: torch.fx.Node, example: torch.Tensor, inputs: Mapping[obj
             if user in chain:
                 user.replace_input_with(node, known)
     with number.graph.inserting_after(number):
-        made = number.graph.call_function(_aten.scalar_tensor.default, (number,), {"dtype": example.dtype})
-    made.meta = {**number.meta, "val": example}
-    return made
+        return call_like(number, _aten.scalar_tensor.default, (number,), example, dtype=example.dtype)
 
 
 def _computing(number: torch.fx.Node) -> Collection[torch.fx.Node]:

@@ -24,7 +24,7 @@ def add(x: Any, y: Any, alpha: Any = 1) -> Any:
     """`aten.add`; of booleans, whether either is true."""
     if (step := _known_step(x, y, alpha)) is not None:
         return basics.in_float32(op.Add)(x, step)
-    x, y = _alike(x, y)
+    x, y, _ = basics.alike(x, y)
     if int(x.dtype) == basics.BOOL:
         return op.Or(x, y) if alpha else op.Identity(x)
     return op.Add(x, _multiple(x, y, alpha))
@@ -34,7 +34,7 @@ def add(x: Any, y: Any, alpha: Any = 1) -> Any:
 def sub(x: Any, y: Any, alpha: Any = 1) -> Any:
     if (step := _known_step(x, y, alpha)) is not None:
         return basics.in_float32(op.Sub)(x, step)
-    x, y = _alike(x, y)
+    x, y, _ = basics.alike(x, y)
     return op.Sub(x, _multiple(x, y, alpha))
 
 
@@ -73,11 +73,6 @@ def lerp(x: Any, end: Any, weight: Any) -> Any:
 
 
 _NEARER = 0.5
-
-
-def _alike(x: Any, y: Any) -> tuple[Any, Any]:
-    like = x if basics.is_value(x) else y
-    return basics.number(like, x), basics.number(like, y)
 
 
 def _multiple(like: Any, x: Any, factor: Any) -> Any:
@@ -269,26 +264,18 @@ def fma(x: Any, y: Any, z: Any) -> Any:
     return op.Add(op.Mul(x, y), z)
 
 
-def _tensor_and_number(with_number: Any, with_tensors: Any) -> Callable[..., Any]:
-    """Choose the registry's function, or that of two tensors where the number is computed by the model."""
+def _with_number(with_number: Any, with_tensors: Any, *, first: bool = False) -> Callable[..., Any]:
+    """Choose the registry's function, or that of two tensors where the number, of both the `first` one or not, is computed by the model."""
 
     def function(x: Any, y: Any) -> Any:
-        return basics.registered(with_tensors)(x, _like_tensor(y, x)) if basics.is_value(y) else basics.registered(with_number)(x, y)
+        number, tensor = (x, y) if first else (y, x)
+        if not basics.is_value(number):
+            return basics.registered(with_number)(x, y)
+        made = op.CastLike(number, tensor)
+        made.dtype = tensor.dtype
+        return basics.registered(with_tensors)(*((made, y) if first else (x, made)))
 
     return function
-
-
-def _number_and_tensor(with_number: Any, with_tensors: Any) -> Callable[..., Any]:
-    def function(x: Any, y: Any) -> Any:
-        return basics.registered(with_tensors)(_like_tensor(x, y), y) if basics.is_value(x) else basics.registered(with_number)(x, y)
-
-    return function
-
-
-def _like_tensor(number: Any, tensor: Any) -> Any:
-    made = op.CastLike(number, tensor)
-    made.dtype = tensor.dtype
-    return made
 
 
 for _bitwise, _of_tensors in (
@@ -300,12 +287,9 @@ for _bitwise, _of_tensors in (
     (_aten.__lshift__.Scalar, _aten.bitwise_left_shift.Tensor),
     (_aten.__rshift__.Scalar, _aten.bitwise_right_shift.Tensor),
 ):
-    torch_op(_bitwise)(_tensor_and_number(_bitwise, _of_tensors))
-for _bitwise, _of_tensors in (
-    (_aten.bitwise_left_shift.Scalar_Tensor, _aten.bitwise_left_shift.Tensor),
-    (_aten.bitwise_right_shift.Scalar_Tensor, _aten.bitwise_right_shift.Tensor),
-):
-    torch_op(_bitwise)(_number_and_tensor(_bitwise, _of_tensors))
+    torch_op(_bitwise)(_with_number(_bitwise, _of_tensors))
+for _shift in (_aten.bitwise_left_shift, _aten.bitwise_right_shift):
+    torch_op(_shift.Scalar_Tensor)(_with_number(_shift.Scalar_Tensor, _shift.Tensor, first=True))
 
 _BEYOND_FLOATS = 400  # a power of two that makes infinity or 0 of every float32, and none of what float64 computes on the way
 

@@ -1,20 +1,31 @@
-"""What the ONNX functions share: the operator set, element types, typed constants, and the functions of torch's registry."""
+"""What the ONNX functions share: the operator set, element types, typed constants, torch's registry, and when a sum is long.
+
+ONNX Runtime adds 32-bit floats one after the other, so that the error grows with their number: the mean of 4 million numbers is off in the
+third digit. PyTorch adds in pairs. Here, a long reduction is done dimension by dimension, and what is long within one dimension in float64.
+A symbolic size is compared with the limit as Dynamo's graph is traced: the first call that crosses it makes a new graph. A program serves
+all sizes, so there a symbolic one is taken for long.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import onnxscript
+import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from ortlens import _torch
 from ortlens.backend.basis import dtypes
 from ortlens.backend.operators.facts import FACTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
 
 FLOAT, UINT8, INT32, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 9, 10, 11, 16
 """Element types as `onnx.TensorProto` numbers them."""
@@ -66,6 +77,12 @@ def number(like: Any, value: Any) -> Any:
         return value if same else op.CastLike(value, like)
     kind = int(like.dtype)
     return dtypes.constant(value if is_float(like) else bool(value) if kind == BOOL else int(value), kind)
+
+
+def alike(x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Return two operands, of which one may be a number, in one element type, and a value of that type."""
+    like = x if is_value(x) else y
+    return number(like, x), number(like, y), like
 
 
 def typed(made: Any, dtype: int, like: Any) -> Any:
@@ -208,3 +225,58 @@ def not_from_the_end(index: Any) -> Any:
     if kind == INT64:
         return typed(op.BitwiseAnd(index, number(index, ~(1 << 62))), kind, index)
     return typed(op.Where(op.Less(index, number(index, 0)), number(index, LARGEST_INDEX[kind]), index), kind, index)
+
+
+LONG = 4096
+"""Elements from which a sum across memory is staged; up to here, equal addends are off by 3e-5 at most."""
+LONG_IN_ROW = 32768
+"""The same for the innermost dimensions, where ONNX Runtime adds with several accumulators."""
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_SERVES_ALL_SIZES = contextvars.ContextVar("serves_all_sizes", default=False)
+
+
+def is_long(x: torch.Tensor, dims: Sequence[int]) -> bool:
+    """Tell whether a reduction is staged; False for usual sizes, and for element types that are added exactly enough."""
+    if x.dtype not in NARROW or not dims:
+        return False
+    axes = {dim % x.dim() for dim in dims}
+    trailing = axes == set(range(x.dim() - len(axes), x.dim()))
+    count = math.prod(x.shape[axis] for axis in axes)
+    if len(axes) > 1 and not isinstance(count, int):
+        return True  # stages cost little, a guard on a product of sizes would cost graphs
+    return is_more(count, LONG_IN_ROW if trailing else LONG)
+
+
+@contextlib.contextmanager
+def for_all_sizes() -> Iterator[None]:
+    """Decompose for whatever size comes, without guards: no other graph is made for a size that is not as in tracing."""
+    token = _SERVES_ALL_SIZES.set(True)
+    try:
+        yield
+    finally:
+        _SERVES_ALL_SIZES.reset(token)
+
+
+def serves_all_sizes() -> bool:
+    """Tell whether a graph is decomposed for whatever size comes."""
+    return _SERVES_ALL_SIZES.get()
+
+
+def is_more(count: Any, limit: int) -> bool:
+    """Tell whether a size exceeds a limit; one that is known at run time only does."""
+    if isinstance(count, int):
+        return count > limit
+    if _SERVES_ALL_SIZES.get():
+        return not statically_known_true(count <= limit)
+    return bool(guard_or_true(count > limit))
+
+
+def reduced_dims(x: torch.Tensor, dim: Any) -> list[int]:
+    """List the dimensions that a reduction names, from the outermost; all if it names none."""
+    given = [dim] if isinstance(dim, int) else list(dim or ())
+    return sorted(axis % x.dim() for axis in given) if given and x.dim() else list(range(x.dim()))
+
+
+def count_of(x: torch.Tensor, axes: Sequence[int]) -> Any:
+    """Count the numbers that make one result."""
+    return math.prod(x.shape[axis] for axis in axes)

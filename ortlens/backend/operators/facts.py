@@ -20,8 +20,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
 from ortlens.backend.basis import provenance
-from ortlens.backend.basis.dtypes import fits
-from ortlens.backend.basis.int_ranges import int_range
+from ortlens.backend.basis.dtypes import fits, int_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,32 +143,23 @@ RESULTS: list[TracingFact] = []
 
 def torch_op(*targets: Any) -> Callable[[_Function], _Function]:
     """State the ONNX function of some operators, as torchlib's decorator of this name does."""
-
-    def stating(function: _Function) -> _Function:
-        for target in targets:
-            FACTS[target].function = function
-        return function
-
-    return stating
+    return _stating(targets, "function", lambda function, _: function)
 
 
 def decomposes(*targets: Any) -> Callable[[_Function], _Function]:
     """State the decomposition of some operators."""
-
-    def stating(function: _Function) -> _Function:
-        for target in targets:
-            FACTS[target].decomposition = function
-        return function
-
-    return stating
+    return _stating(targets, "decomposition", lambda function, _: function)
 
 
 def decomposes_each(*targets: Any) -> Callable[[_Function], _Function]:
     """State the decompositions of some operators by a function that takes the operator before the arguments."""
+    return _stating(targets, "decomposition", functools.partial)
 
+
+def _stating(targets: Any, fact: str, made: Callable[[Any, Any], Any]) -> Callable[[_Function], _Function]:
     def stating(function: _Function) -> _Function:
         for target in targets:
-            FACTS[target].decomposition = functools.partial(function, target)
+            setattr(FACTS[target], fact, made(function, target))
         return function
 
     return stating

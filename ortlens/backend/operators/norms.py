@@ -11,9 +11,8 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.operators import basics, facts
-from ortlens.backend.operators.basics import op
+from ortlens.backend.operators.basics import count_of, is_long, op, reduced_dims
 from ortlens.backend.operators.facts import STAYS, Call, decomposes, torch_op
-from ortlens.backend.operators.long_sums import count_of, is_long, reduced_dims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

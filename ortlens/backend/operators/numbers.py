@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 import torch.fx
 
-from ortlens.backend.basis.int_ranges import LARGEST, LEAST, LIMITS
+from ortlens.backend.basis.dtypes import LARGEST, LEAST, LIMITS
 from ortlens.backend.operators import basics, facts
 from ortlens.backend.operators.basics import op
 from ortlens.backend.operators.facts import Call, torch_op

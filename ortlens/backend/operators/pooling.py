@@ -18,9 +18,8 @@ from ortlens import _torch
 from ortlens.backend.basis import provenance
 from ortlens.backend.basis.memory_order import is_contiguous, suggested_format
 from ortlens.backend.operators import basics, facts
-from ortlens.backend.operators.basics import op
+from ortlens.backend.operators.basics import op, serves_all_sizes
 from ortlens.backend.operators.facts import STAYS, Call, decomposes, torch_op
-from ortlens.backend.operators.long_sums import serves_all_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,9 +93,9 @@ def _marks(x: Any) -> Any:
     """Mark NaN with 1, minus infinity with -1 and other numbers with 0, in float32."""
     nan = op.Cast(op.IsNaN(x), to=basics.FLOAT)
     if _is_rectified(x):
-        return _typed_float(nan, x)
+        return basics.typed(nan, basics.FLOAT, x)
     wide = x if not basics.is_half(x) else op.Cast(x, to=basics.FLOAT)
-    return _typed_float(op.Sub(nan, op.Cast(op.IsInf(wide, detect_positive=0), to=basics.FLOAT)), x)
+    return basics.typed(op.Sub(nan, op.Cast(op.IsInf(wide, detect_positive=0), to=basics.FLOAT)), basics.FLOAT, x)
 
 
 def _marked(x: Any, pooled: Any, found: Any) -> Any:
@@ -110,7 +109,7 @@ def _marked(x: Any, pooled: Any, found: Any) -> Any:
 def _place_of(x: Any, place: Any, registered: Callable[..., Any], window: dict[str, Any]) -> Any:
     """Find the index of the largest value: that of the last of several NaN, and of the first of minus infinities alone."""
     dims = len(window["kernel_size"])
-    found, _ = registered(_typed_float(op.Mul(_marks(x), _places(x, dims)), x), **window)
+    found, _ = registered(basics.typed(op.Mul(_marks(x), _places(x, dims)), basics.FLOAT, x), **window)
     marked = op.Sub(op.Cast(op.Abs(found), to=basics.INT64), op.Constant(value_int=1))
     return op.Where(op.Equal(found, op.Constant(value_float=0.0)), place, marked)
 
@@ -202,12 +201,6 @@ def _window(dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: An
         "padding": _each(padding, dims),
         "dilation": _each(dilation, dims),
     }
-
-
-def _typed_float(made: Any, x: Any) -> Any:
-    """Set the type and shape that the registry's function reads: those of `x`, in float32."""
-    made.dtype, made.shape = type(x.dtype)(basics.FLOAT), x.shape
-    return made
 
 
 def _places(x: Any, dims: int) -> Any:
@@ -347,10 +340,7 @@ def adaptive_average_backward(grad: torch.Tensor, tensor: torch.Tensor) -> Any:
     if not _is_convolved(grad, tensor) or not _are_even(tensor.shape[-dims:], wanted):
         return STAYS
     windows = [size // made for size, made in zip(tensor.shape[-dims:], wanted, strict=True)]
-    count = 1
-    for window in windows:
-        count *= window
-    return _spread(grad / count, tensor, windows, windows, [0] * dims)
+    return _spread(grad / math.prod(windows), tensor, windows, windows, [0] * dims)
 
 
 def _spread(grad: torch.Tensor, tensor: torch.Tensor, windows: list[int], steps: list[int], pads: list[int]) -> Any:

@@ -25,39 +25,36 @@ _UNSIGNED = (2, 4, 12, 13)  # UINT8, UINT16, UINT32, UINT64 in onnx.TensorProto
 _MOST_PRODUCTS = 16  # exponents of integers up to here become products
 
 
-def _operands(x: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Return both operands in one element type, and a value of that type; either may be a number."""
-    like = x if basics.is_value(x) else y
-    return basics.number(like, x), basics.number(like, y), like
-
-
 @torch_op(_aten.remainder.Tensor, _aten.remainder.Scalar, _aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> Any:
     """`aten.remainder`; has the sign of the divisor."""
-    x, y, like = _operands(x, y)
+    x, y, like = basics.alike(x, y)
     if not basics.is_float(like):
         return op.Mod(x, _divisor(y, like)[0])
     return _float_remainder(x, y, like)
 
 
 def _float_remainder(x: Any, y: Any, like: Any) -> Any:
-    zero = basics.number(like, 0.0)
     left = op.Mod(x, y, fmod=1)
-    turns = op.And(op.Not(op.Equal(left, zero)), op.Xor(op.Less(left, zero), op.Less(y, zero)))
-    return op.Where(turns, op.Add(left, y), left)
+    return op.Where(_turns(left, y, basics.number(like, 0.0)), op.Add(left, y), left)
+
+
+def _turns(left: Any, y: Any, zero: Any) -> Any:
+    """Tell whether what is left of a division has another sign than the divisor."""
+    return op.And(op.Not(op.Equal(left, zero)), op.Xor(op.Less(left, zero), op.Less(y, zero)))
 
 
 @torch_op(_aten.fmod.Tensor, _aten.fmod.Scalar)
 def fmod(x: Any, y: Any) -> Any:
     """`aten.fmod`; has the sign of the dividend. ONNX Runtime computes it for integers through floats."""
-    x, y, like = _operands(x, y)
+    x, y, like = basics.alike(x, y)
     return op.Mod(x, y, fmod=1) if basics.is_float(like) else op.Sub(x, op.Mul(_quotient(x, y, like), y))
 
 
 @torch_op(_aten.floor_divide.default)
 @functools.partial(basics.with_exact_numbers, jumps=True)
 def floor_divide(x: Any, y: Any) -> Any:
-    x, y, like = _operands(x, y)
+    x, y, like = basics.alike(x, y)
     return _float_floor(x, y, like) if basics.is_float(like) else _integer_floor(x, y, like)
 
 
@@ -90,7 +87,7 @@ def _float_floor(x: Any, y: Any, like: Any) -> Any:
     """Round down by way of the remainder, which is exact. Source: `div_floor_floating` in `c10/util/BFloat16-math.h`."""
     zero, one = basics.number(like, 0.0), basics.number(like, 1.0)
     left = op.Mod(x, y, fmod=1)
-    turns = op.And(op.Not(op.Equal(left, zero)), op.Xor(op.Less(left, zero), op.Less(y, zero)))
+    turns = _turns(left, y, zero)
     quotient = op.Div(op.Sub(x, left), y)
     quotient = op.Where(turns, op.Sub(quotient, one), quotient)
     down = op.Floor(quotient)
@@ -102,7 +99,7 @@ def _float_floor(x: Any, y: Any, like: Any) -> Any:
 @functools.partial(basics.with_exact_numbers, jumps=True)
 def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     """`aten.div` with a rounding mode."""
-    x, y, like = _operands(x, y)
+    x, y, like = basics.alike(x, y)
     if rounding_mode == "floor":
         return _float_floor(x, y, like) if basics.is_float(like) else _integer_floor(x, y, like)
     if not basics.is_float(like):

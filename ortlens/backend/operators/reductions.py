@@ -14,9 +14,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
 from ortlens.backend.operators import basics, facts
-from ortlens.backend.operators.basics import op
+from ortlens.backend.operators.basics import LONG, NARROW, count_of, is_long, is_more, op, reduced_dims
 from ortlens.backend.operators.facts import STAYS, Call, decomposes, torch_op
-from ortlens.backend.operators.long_sums import LONG, NARROW, count_of, is_long, is_more, reduced_dims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -96,14 +96,12 @@ def log_sigmoid(x: Any) -> Any:
 @torch_op(_aten.xlogy.Tensor, _aten.xlogy.Scalar_Self, _aten.xlogy.Scalar_Other)
 def xlogy(x: Any, y: Any) -> Any:
     """`aten.xlogy`; 0 where `x` is 0, except that NaN in `y` remains."""
-    like = x if basics.is_value(x) else y
-    return _xlogy(basics.number(like, x), basics.number(like, y), like)
+    return _xlogy(*basics.alike(x, y))
 
 
 @torch_op(_aten.special_xlog1py.default, _aten.special_xlog1py.self_scalar, _aten.special_xlog1py.other_scalar)
 def _xlog1py(x: Any, y: Any) -> Any:
-    like = x if basics.is_value(x) else y
-    return _xlogy(basics.number(like, x), basics.number(like, y), like, log1p)
+    return _xlogy(*basics.alike(x, y), log1p)
 
 
 def _xlogy(x: Any, y: Any, like: Any, log: Callable[..., Any] | None = None) -> Any:

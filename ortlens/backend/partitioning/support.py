@@ -17,7 +17,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis import dtypes, provenance
-from ortlens.backend.basis.int_ranges import int_range
+from ortlens.backend.basis.dtypes import int_range
 from ortlens.backend.basis.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
@@ -25,7 +25,7 @@ from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage
 from ortlens.backend.operators import registry as operators
 from ortlens.backend.operators.facts import ON_PURPOSE, Call, is_known_at_run_time
 from ortlens.backend.partitioning import kernel_times
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:

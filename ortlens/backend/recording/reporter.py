@@ -12,10 +12,9 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.backend.basis import provenance
 from ortlens.backend.basis.provenance import operations
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
-from ortlens.backend.recording.records import Identity
-from ortlens.backend.recording.weight_changes import changed_at
+from ortlens.backend.recording.records import Identity, changed_at
 from ortlens.trace import records as r
 from ortlens.trace.guard import reported
 

@@ -20,10 +20,10 @@ import torch
 from ortlens import _ort, _torch
 from ortlens.analysis.speed import WORTH_APART
 from ortlens.backend.basis.ab_timing import clocked, compare_briefly
-from ortlens.backend.basis.node_provenance import subgraphs_of
+from ortlens.backend.basis.node_provenance import iter_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
@@ -84,7 +84,7 @@ def is_capturing() -> bool:
 
 def tf32_kinds(model: onnx.ModelProto) -> tuple[str, ...]:
     """List the kinds of operators in a model whose float32 factors may be rounded to TF32: `matmul`, `conv`, `rnn`."""
-    return tuple(sorted({_TF32_KINDS[node.op_type] for node in _nodes(model.graph) if node.op_type in _TF32_KINDS}))
+    return tuple(sorted({_TF32_KINDS[node.op_type] for node in iter_nodes(model.graph) if node.op_type in _TF32_KINDS}))
 
 
 _READ_BY_LAYOUT = frozenset(
@@ -104,19 +104,12 @@ def is_faster_with_channels_last(model: onnx.ModelProto) -> bool:
     shapes = {tensor.name: (tensor.data_type, len(tensor.dims)) for tensor in model.graph.initializer}
     for value in model.graph.input:
         shapes[value.name] = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
-    nodes = list(_nodes(model.graph))
+    nodes = list(iter_nodes(model.graph))
     filters = {shapes.get(node.input[1]) for node in nodes if node.op_type == "Conv"}
     return filters == {_IMAGES_OF_HALVES} and not any(node.op_type in _READ_BY_LAYOUT for node in nodes)
 
 
 _IMAGES_OF_HALVES = (10, 4)  # float16, as ONNX numbers it; dimensions of the filters
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for _, inner in subgraphs_of(node):
-            yield from _nodes(inner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,15 +28,14 @@ import torch.fx
 from ortlens.backend.basis.memory_order import has_fixed_sizes, is_contiguous
 from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
-from ortlens.backend.runtime.graph_view import GraphView
+from ortlens.backend.runtime.graph_view import GraphView, attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import onnx
 
-    from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.partitioning.plan import GraphPartition, Plan
     from ortlens.backend.runtime.binding import BoundInput, Output
 
 _POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "Reciprocal"})
@@ -102,7 +101,7 @@ def _is_only_written_at_indices(graph: GraphView, *, old: str, new: str) -> bool
     if len(reading) != 1 or old in graph.captured | graph.returned:
         return False
     (write,) = reading
-    replaces = all(attribute.name != "reduction" or attribute.s in {b"", b"none"} for attribute in write.attribute)
+    replaces = attributes_of(write).get("reduction") in {None, b"", b"none"}
     is_write = write.op_type in _WRITES_AT_INDICES and not write.domain and replaces
     return is_write and list(write.output) == [new] and write.input[0] == old
 

@@ -13,7 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
-from ortlens.backend.basis.memory_order import are_disjoint, block_of, is_contiguous, memory_order, merged, overlaps_itself, tensors_overlap
+from ortlens.backend.basis.memory_order import are_disjoint, block_of, is_contiguous, merged, overlaps_itself, strides_like, tensors_overlap
 from ortlens.backend.lowering.layout_decisions import LayoutDecisions
 from ortlens.backend.runtime.generated import bytes_text, function_from_source, source_of
 from ortlens.errors import UsageError
@@ -154,7 +154,7 @@ class MemoryAssumptions:
         return found
 
     def _other_layouts(self, leaves: Sequence[Any]) -> list[str]:
-        traced = {leaf: _laid_as_traced(leaves[leaf], self._metas[leaf]) for leaf in self.layouts}
+        traced = {leaf: strides_like(self._metas[leaf], leaves[leaf].shape) for leaf in self.layouts}
         others = [leaf for leaf in self.layouts if not self._is_laid_like(leaves[leaf], traced[leaf], self._metas[leaf])]
         refused = [leaf for leaf in others if leaf in self._exact]
         if others and not refused and not self._comes_out_alike(leaves, traced):
@@ -203,18 +203,6 @@ def _blocks_of(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[int,
 
 def _layout_of(leaves: Sequence[Any], which: Iterable[int]) -> Any:
     return tuple((leaf, leaves[leaf].shape, leaves[leaf].stride(), leaves[leaf].storage_offset()) for leaf in which)
-
-
-def _laid_as_traced(tensor: torch.Tensor, meta: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the strides that a tensor of this shape has in the layout of tracing; None if they are unknown."""
-    order = memory_order(meta) if not is_contiguous(meta) else tuple(range(tensor.dim()))
-    if order is None:
-        return tuple(meta.stride()) if _is_static(meta) else None
-    strides, size = [0] * tensor.dim(), 1
-    for dim in reversed(order):
-        strides[dim] = size
-        size *= max(tensor.shape[dim], 1)
-    return tuple(strides)
 
 
 def _is_static(meta: torch.Tensor) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import torch
 
-from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
+from ortlens.backend.runtime.graph_view import CONTRIB, GraphView, attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,10 +90,10 @@ class Constants:
         return None if found is None else step(self, found, node)
 
     def _cast(self, found: Dequantised, node: onnx.NodeProto) -> Dequantised | None:
-        return replace(found, is_float=True) if _attributes(node).get("to") == _FLOAT else None
+        return replace(found, is_float=True) if attributes_of(node).get("to") == _FLOAT else None
 
     def _transposed(self, found: Dequantised, node: onnx.NodeProto) -> Dequantised | None:
-        order = _attributes(node).get("perm")
+        order = attributes_of(node).get("perm")
         return replace(found, matrix=found.matrix.permute(order)) if order else None
 
     def _reshaped(self, found: Dequantised, node: onnx.NodeProto) -> Dequantised | None:
@@ -125,7 +125,7 @@ class Constants:
         return replace(found, scale=scale, scales=shape.numel())
 
     def _dequantised(self, found: Dequantised, node: onnx.NodeProto) -> Dequantised | None:
-        shape, attributes = self._shape(node.input[1]), _attributes(node)
+        shape, attributes = self._shape(node.input[1]), attributes_of(node)
         if found.is_float or shape is None or attributes.get("block_size") or not found.matrix.is_contiguous():
             return None
         if shape.numel() > 1 and attributes.get("axis", 1) % found.matrix.dim():
@@ -153,7 +153,7 @@ class Constants:
         if node is None or source is None:
             return None
         if node.op_type == "Cast":
-            dtype = _TYPES.get(_attributes(node)["to"])
+            dtype = _TYPES.get(attributes_of(node)["to"])
             return None if dtype is None else source.to(dtype)
         shape = self.value(node.input[1])
         return None if shape is None or 0 in shape.tolist() else source.reshape(shape.tolist())
@@ -176,10 +176,6 @@ def _is_of_runs(matrix: torch.Tensor, shape: torch.Size) -> bool:
     if not matrix.is_contiguous():
         return False
     return shape.numel() == 1 or (tuple(shape) == (*matrix.shape[:-1], 1))
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {attribute.name: list(attribute.ints) or attribute.i for attribute in node.attribute}
 
 
 SMALLEST_BYTES = 1 << 14
@@ -251,7 +247,7 @@ def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
     found = constants.dequantised(node.input[1])
     if found is None or found.matrix.dim() != _MATRIX:
         return None
-    matrix = found.matrix if _is_transposed(node) else found.matrix.t()
+    matrix = found.matrix if attributes_of(node).get("transB") else found.matrix.t()
     if not matrix.is_contiguous() or matrix.nbytes < SMALLEST_BYTES:  # the integers lie in the order [in, out], or there are few
         return None
     made = _Product(weight=found.weight, matrix=matrix, scale=found.scale, scales=found.scales, zeros=found.zeros)
@@ -265,13 +261,8 @@ def _is_of_int8(node: onnx.NodeProto, constants: Constants) -> bool:
 
 def _is_plain(node: onnx.NodeProto) -> bool:
     """Tell whether a node multiplies and adds without factors."""
-    given = {attribute.name: attribute for attribute in node.attribute}
-    factors = (given[name].f for name in ("alpha", "beta") if name in given)
-    return all(factor == 1 for factor in factors) and not ("transA" in given and given["transA"].i)
-
-
-def _is_transposed(node: onnx.NodeProto) -> bool:
-    return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+    given = attributes_of(node)
+    return given.get("alpha", 1) == given.get("beta", 1) == 1 and not given.get("transA")
 
 
 class _ProductWriter:

@@ -18,16 +18,16 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.lowering.buffer_writes import AT_INDICES
 from ortlens.backend.lowering.checks import draws, may_raise
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, kind_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.generated import Emitter, function_from_source, listed, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.partitioning.plan import GraphPartition, Plan
     from ortlens.backend.runtime.generated import Lines
     from ortlens.trace.runlog import EagerLog
 
@@ -240,16 +240,7 @@ def _behind_prim(target: Any) -> Any:
     return getattr(target, "impl_aten", target) if is_new and target.namespace == "prims" else target
 
 
-_IN_PLACE: Mapping[Any, Any] = {
-    torch.ops.aten.index_add.default: torch.ops.aten.index_add_.default,
-    torch.ops.aten.index_copy.default: torch.ops.aten.index_copy_.default,
-    torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
-    torch.ops.aten.scatter.src: torch.ops.aten.scatter_.src,
-    torch.ops.aten.scatter.value: torch.ops.aten.scatter_.value,
-    torch.ops.aten.scatter_add.default: torch.ops.aten.scatter_add_.default,
-    torch.ops.aten.scatter_reduce.two: torch.ops.aten.scatter_reduce_.two,
-}
-"""Writes at indices -> the same in place."""
+_IN_PLACE: Mapping[Any, Any] = {**AT_INDICES, torch.ops.aten.scatter_reduce.two: torch.ops.aten.scatter_reduce_.two}
 
 
 def _device_of(draw: torch.fx.Node) -> torch.device:

@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from ortlens.backend.runtime import devices
-from ortlens.backend.runtime.graph_view import GraphView
+from ortlens.backend.runtime.graph_view import GraphView, attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,10 +132,13 @@ def _casts_turned_batch(graph: GraphView) -> bool:
         made = graph.makers.get(name)
         is_cast = made is not None and made.op_type == "Cast"
         turned = graph.makers.get(made.input[0]) if made is not None and is_cast else made
-        if (is_cast or has_half) and turned is not None and turned.op_type == "Transpose":
-            order = next((list(attribute.ints) for attribute in turned.attribute if attribute.name == "perm"), [])
-            if moves_batch(order):
-                return True
+        if (
+            (is_cast or has_half)
+            and turned is not None
+            and turned.op_type == "Transpose"
+            and moves_batch(attributes_of(turned).get("perm", []))
+        ):
+            return True
     return False
 
 

@@ -1,4 +1,8 @@
-"""Runs one partition: in a session of ONNX Runtime, with a new session when a frozen weight changes, else in PyTorch."""
+"""Runs one partition: in a session of ONNX Runtime, with a new session when a frozen weight changes, else in PyTorch.
+
+A run counts as failed only if PyTorch computes it: where PyTorch raises as well, the input is to blame. One failed run decides nothing,
+because memory may have been short for a moment. Sizes that fail again and again are left to PyTorch by themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +12,102 @@ import itertools
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 import torch.fx
 
 from ortlens.backend.runtime import call, cuda, devices
-from ortlens.backend.runtime.failures import Failures
 from ortlens.backend.runtime.weights import HeldWeights
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.partitioning.extraction import GraphPartition
-    from ortlens.backend.runtime.failures import Verdict
+    from ortlens.backend.partitioning.plan import GraphPartition
     from ortlens.backend.runtime.session import SessionFactory, SessionInfo
     from ortlens.trace.records import SessionCause
     from ortlens.trace.runlog import RunLog
+
+
+IN_A_ROW = 3
+"""How many failed runs in a row leave sizes, or the partition, to PyTorch."""
+MAX_SIZES = 8
+"""How many combinations of sizes may have failed, without a good run since, before the partition is left to PyTorch."""
+
+Verdict: TypeAlias = Literal["kept", "sizes lost", "partition lost"]
+
+
+class Failures:
+    """The failed runs of one partition that no good run has made up for."""
+
+    def __init__(self, *, sizes_vary: bool) -> None:
+        """Start without failures; unless the sizes of calls vary, they are never to blame."""
+        self._sizes_vary = sizes_vary
+        self._by_sizes: dict[Hashable, int] = {}  # failed runs in a row at these sizes
+        self._row: list[Hashable] = []  # sizes of the latest runs, if these all failed
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        """Tell whether there are failures to remember; without any, runs need not be reported."""
+        return bool(self._by_sizes)
+
+    def at(self, sizes: Hashable) -> int:
+        """Count the runs in a row that failed at the sizes of a call."""
+        return self._by_sizes.get(sizes, 0)
+
+    def are_lost(self, sizes: Hashable) -> bool:
+        """Tell whether PyTorch runs calls of these sizes."""
+        return self.at(sizes) >= IN_A_ROW
+
+    def failed(self, sizes: Hashable) -> Verdict:
+        """Count a failed run, and tell what it ends: nothing, the runs at these sizes, or all runs.
+
+        The runs at these sizes end after `IN_A_ROW` failures at these alone; all runs, after as many in a row at several sizes or where
+        sizes do not vary, or when `MAX_SIZES` sizes have failed.
+        """
+        with self._lock:
+            self._by_sizes[sizes] = self.at(sizes) + 1
+            self._row = [*self._row, sizes][-IN_A_ROW:]
+            in_a_row = len(self._row) == IN_A_ROW
+            if len(self._by_sizes) >= MAX_SIZES or (in_a_row and (len(set(self._row)) > 1 or not self._sizes_vary)):
+                return "partition lost"
+            return "sizes lost" if self.are_lost(sizes) else "kept"
+
+    def succeeded(self, sizes: Hashable) -> None:
+        """Note a good run: it forgives the failures at these sizes, and ends a row of failures."""
+        with self._lock:
+            self._row.clear()
+            self._by_sizes.pop(sizes, None)
+
 
 MAX_SIZE_SESSIONS = 16
 """How many sessions a partition keeps with `dynamic_shapes=False`: each may hold a packed copy of the weights."""
 
 
-def _nothing(*_: object) -> None:
-    """Stand for a callback that nobody gave."""
+class RunnerEvents:
+    """What a runner calls, with itself first, when something happens to it; here, nothing is done about it."""
 
+    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
+        """Note a new session; return the log for its calls."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerCallbacks:
-    """What a runner calls, with itself first, when something happens to it."""
+    def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
+        """Note that ONNX Runtime failed to run what PyTorch could compute."""
 
-    session_made: Callable[[PartitionRunner, SessionInfo], RunLog | None] = _nothing  # returns the log for the calls of the session
-    run_failed: Callable[[PartitionRunner, Exception, Verdict], None] = _nothing  # by ONNX Runtime; PyTorch could compute it
-    session_dropped: Callable[[PartitionRunner], None] = _nothing  # because `MAX_SIZE_SESSIONS` others were used since
-    called_in_capture: Callable[[PartitionRunner], None] = _nothing  # of PyTorch, which captures what PyTorch computes instead
-    graph_failed: Callable[[PartitionRunner, Exception], None] = _nothing  # a CUDA graph, while it was captured; the session runs without
-    stale_weights_detected: Callable[[PartitionRunner, Sequence[str], int], None] = _nothing  # with names, and calls until all is noticed
+    def session_dropped(self, runner: PartitionRunner) -> None:
+        """Note that a session was dropped because `MAX_SIZE_SESSIONS` others were used since."""
+
+    def called_in_capture(self, runner: PartitionRunner) -> None:
+        """Note a call while PyTorch captures a CUDA graph, in which PyTorch computes it instead."""
+
+    def graph_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        """Note that capturing a CUDA graph failed; the session runs without."""
+
+    def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+        """Note changed weights that earlier calls may have missed; after `calls` every change is noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +122,7 @@ class PreparedSession:
 class PartitionRunner:
     """Runs one partition: in ONNX Runtime when it can, in PyTorch when it must."""
 
-    def __init__(self, factory: SessionFactory, callbacks: RunnerCallbacks) -> None:
+    def __init__(self, factory: SessionFactory, events: RunnerEvents) -> None:
         """Prepare to run the partition of a factory; sessions are created by `prepare`."""
         self.factory = factory  # creates the sessions
         self.partition: GraphPartition = factory.partition
@@ -74,7 +134,7 @@ class PartitionRunner:
         # The function to call now, with the partition's inputs; replaced as sessions come and go.
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
-        self._callbacks, self._options = callbacks, factory.options
+        self._events, self._options = events, factory.options
         self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(factory.options)
         self._prepared: OrderedDict[tuple[Any, ...], PreparedSession] = OrderedDict()  # by sizes if these are fixed; least recent first
         self._failures = Failures(sizes_vary=self.partition.has_symbolic_sizes)
@@ -95,9 +155,9 @@ class PartitionRunner:
         frozen = self.weights.found_in(args)
         info = self.factory.session(list(frozen.values()), self.factory.dimensions(args) if self._fixed_sizes else {}, cause=self._cause())
         self.weights.hold(frozen)
-        log = self._callbacks.session_made(self, info)
+        log = self._events.session_made(self, info)
         if info.calls is not None:
-            info.calls.on_graph_failure = functools.partial(self._callbacks.graph_failed, self)
+            info.calls.on_graph_failure = functools.partial(self._events.graph_failed, self)
             if log is not None:
                 log.facts = info.calls.facts
         self.ran_before = True
@@ -106,7 +166,7 @@ class PartitionRunner:
             self._prepared.clear()  # an earlier session holds weights that have changed since
         elif len(self._prepared) >= MAX_SIZE_SESSIONS:
             self._prepared.popitem(last=False)
-            self._callbacks.session_dropped(self)
+            self._events.session_dropped(self)
         self._prepared[self._key_of(args)] = made
         self._use(self._run_for_sizes if self._fixed_sizes else made.call)
 
@@ -211,7 +271,7 @@ class PartitionRunner:
         if not changed and all(info.calls is None or info.calls.is_current() for info in infos):
             return
         if unseen:
-            self._callbacks.stale_weights_detected(self, sorted(unseen), calls)
+            self._events.stale_weights_detected(self, sorted(unseen), calls)
         self._weights_changed = bool(changed)
         self.weights.drop(have_changed=self._weights_changed)
         self._prepared.clear()
@@ -228,7 +288,7 @@ class PartitionRunner:
             raise SessionError(f"{text}, or some of both: {error}") from error.__cause__
         outputs = self._run_torch(*args)
         if isinstance(error, cuda.CalledInCapture):
-            self._callbacks.called_in_capture(self)
+            self._events.called_in_capture(self)
             return outputs
         if self._options.on_error == "raise":
             nodes = self.partition.nodes
@@ -240,7 +300,7 @@ class PartitionRunner:
         else:
             self._use(self._in_session)
         if verdict != "kept" or not self._has_failed:
-            self._callbacks.run_failed(self, error, verdict)
+            self._events.run_failed(self, error, verdict)
         self._has_failed = True
         return outputs
 

@@ -18,12 +18,10 @@ from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.memory_order import memory_order
 from ortlens.backend.runtime import binding, cuda, devices, in_place, threads, weights
 from ortlens.backend.runtime.binding import BoundInput, Output
-from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
-from ortlens.backend.runtime.masked_softmax import with_normal_weights
-from ortlens.backend.runtime.overflow_checks import with_overflow_checks
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.processor import exact_products, stalls_at_denormals
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
+from ortlens.backend.runtime.session_forms import with_layers_for_cuda, with_normal_weights, with_overflow_checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.partitioning.extraction import GraphPartition
+    from ortlens.backend.partitioning.plan import GraphPartition
     from ortlens.backend.runtime.threads import ThreadChoice
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.records import SessionCause
@@ -281,33 +279,34 @@ class SessionFactory:
         kinds = ((device, devices.kind_of(device)) for device in self._devices())
         return next((found for found in kinds if found[1].calls is not None), None)
 
-    def _created(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int]) -> _Created:
-        """Create a session, on a device with all the extras that ONNX Runtime takes."""
+    def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
+        """Create a session, on a device with all the extras that ONNX Runtime takes. Raise `ModelRefused` if it rejects the model."""
         wanted = self.options.cuda_graph
         replays = self.replays and (wanted is True or (wanted == "auto" and not self.partition.has_symbolic_sizes))
         on_device = (Extras.GRAPHS, Extras.STREAM, Extras.NONE)[not replays :]
         refused = False
         for extras in (Extras.NONE,) if self.device_of_calls() is None else on_device:
             try:
-                config = self.config(frozen, dimensions, extras=extras)
-                serialized = config.model.SerializeToString()
-                session, create_ns, held = at_cost(functools.partial(config.session, serialized))
+                made = self._session_with(extras, frozen, dimensions, cause)
             except ModelRefused:
                 if not extras:
                     raise
                 refused |= extras is Extras.GRAPHS
                 continue
-            if refused and config.calls is not None:
-                config.calls.graph_use = "refused"
-            return _Created(config=config, session=session, extras=extras, create_ns=create_ns, held_bytes=held)
+            if refused and made.calls is not None:
+                made.calls.graph_use = "refused"
+            return made
         raise AssertionError("the last attempt returns or raises")
 
-    def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
-        """Create a session and measure the time and memory that this takes. Raise `ModelRefused` if ONNX Runtime rejects the model."""
-        made = self._created(frozen, dimensions)
-        config, session = made.config, made.session
-        shareable, on_cpu = self._shareable(config.model), self._is_on_cpu()
-        unpacked = bool(made.extras) or not self.options.prepack_weights
+    def _session_with(
+        self, extras: Extras, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], cause: SessionCause
+    ) -> SessionInfo:
+        """Create a session with some extras, and measure the time and memory that this takes."""
+        config = self.config(frozen, dimensions, extras=extras)
+        serialized = config.model.SerializeToString()
+        session, create_ns, held_bytes = at_cost(functools.partial(config.session, serialized))
+        shareable = self._shareable(config.model)
+        unpacked = bool(extras) or not self.options.prepack_weights
         return SessionInfo(
             input_names=tuple(value.name for value in config.model.graph.input),
             output_names=tuple(value.name for value in config.model.graph.output),
@@ -318,15 +317,15 @@ class SessionFactory:
             providers=tuple(session.get_providers()),
             session=session,
             wanted_providers=tuple(name for name, _ in config.providers),
-            create_ns=made.create_ns,
+            create_ns=create_ns,
             frozen=tuple(frozen),
             dimensions=dimensions,
             threads=config.threads,
-            held_bytes=made.held_bytes,
+            held_bytes=held_bytes,
             copied_bytes=weights.copied_bytes(frozen, shared=shareable if unpacked else frozenset()),
-            shareable_bytes=weights.shareable_bytes(frozen, shareable) if on_cpu else 0,
+            shareable_bytes=weights.shareable_bytes(frozen, shareable) if self._is_on_cpu() else 0,
             cause=cause,
-            extras=made.extras,
+            extras=extras,
             calls=config.calls,
         )
 
@@ -380,15 +379,6 @@ class SessionFactory:
     def _devices(self) -> list[torch.device]:
         devices = [node.meta["val"].device for node in self.partition.inputs if isinstance(node.meta["val"], torch.Tensor)]
         return devices or [_device(node.meta["val"]) for node in self.partition.outputs]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Created:
-    config: SessionConfig
-    session: onnxruntime.InferenceSession
-    extras: Extras
-    create_ns: int
-    held_bytes: int | None
 
 
 def _device(meta: Any) -> torch.device:

@@ -20,7 +20,7 @@ import torch
 import torch.fx
 
 from ortlens import _ort, _torch
-from ortlens.backend.basis.memory_order import span
+from ortlens.backend.basis.memory_order import raw_bytes, span
 from ortlens.backend.basis.node_provenance import captured
 from ortlens.backend.runtime.devices import kind_of
 from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
@@ -174,7 +174,7 @@ def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: 
 def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bool) -> onnx.TensorProto:
     tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=list(weight.contiguous.shape))
     if inline:
-        tensor.raw_data = weight.contiguous.cpu().view(-1).view(torch.uint8).numpy().tobytes() if weight.contiguous.numel() else b""
+        tensor.raw_data = raw_bytes(weight.contiguous)
         return tensor
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, text in (("location", LOCATION), ("offset", "0"), ("length", str(weight.contiguous.nbytes))):

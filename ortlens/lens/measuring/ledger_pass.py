@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ortlens.backend.observed import ObservedGraph
-    from ortlens.lens.dynamo.listener import DynamoWatch
+    from ortlens.lens.observing.listener import DynamoWatch
     from ortlens.trace.recorder import Recorder
 
 MEASURE_NS = 500_000_000  # time limit of `Lens.measure`

@@ -29,7 +29,7 @@ from ortlens.backend.basis.ab_timing import clocked, compare_briefly, waiting_fo
 from ortlens.backend.observed import CUDA, FIRST_RUNS, WeightChanged, in_all, uncounted_eager
 from ortlens.lens.measuring import probes
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
-from ortlens.lens.measuring.one_call import as_entered, instead, observe, timed
+from ortlens.lens.measuring.probes import as_entered, instead, observe, timed
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ortlens.analysis.ledger import StepReading
     from ortlens.analysis.speed import AbTiming
     from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
-    from ortlens.lens.dynamo.listener import DynamoWatch
-    from ortlens.lens.measuring.one_call import Ran
+    from ortlens.lens.measuring.probes import Ran
+    from ortlens.lens.observing.listener import DynamoWatch
     from ortlens.trace.recorder import Recorder
 
 

@@ -1,13 +1,18 @@
 """Findings about changes that were measured: fewer threads and calls without guards beside the compiled code, and what `tune` tried.
 
 Whole calls are timed in turns, as they are and with the change. The compiled code stays as it is: another session replaces the one in
-use for a timed call only, computes the results of that call, and is not counted.
+use for a timed call only, computes the results of that call, and is not counted. `observe` notes what one call runs: the graphs that it
+enters and the partitions in them, with their inputs and times.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
 
 from ortlens import _torch
 from ortlens._process import usable_cores
@@ -16,8 +21,7 @@ from ortlens.analysis.problems.catalogue import option_lines, remedy
 from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, waiting_for
-from ortlens.backend.observed import in_all, uncounted_eager
-from ortlens.lens.measuring.one_call import instead, observe
+from ortlens.backend.observed import ObservedGraph, ObservedPartition, in_all, uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.units import counted, time_from_ns
@@ -27,8 +31,9 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.speed import AbTiming, SpeedVerdict
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
+    from ortlens.backend.observed import PartitionRun
     from ortlens.trace.recorder import Recorder
+
 
 _MAX_RUNNERS = 8  # partitions that get another session at most, the most expensive ones
 
@@ -196,3 +201,72 @@ def finding_of(change: TimedChange, verdict: SpeedVerdict, times: tuple[int, int
         base = replace(base, severity="info")
     title = known.title if known is not None else f"{change.what} makes calls faster"
     return replace(base, title=title, evidence=evidence, **change.remedy, gain_ns=gain, measured=True)
+
+
+Subject = TypeVar("Subject", ObservedGraph, ObservedPartition)
+
+_SMALL = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Ran(Generic[Subject]):
+    """A graph as a call entered it, or a partition as a call ran it."""
+
+    subject: Subject
+    values: tuple[Any, ...] = ()  # inputs of the first run
+    count: int = 0
+    ns: int = 0  # of all runs
+
+
+def observe(graphs: Iterable[ObservedGraph], call: Callable[[], Any]) -> tuple[list[Ran[ObservedGraph]], list[Ran[ObservedPartition]], Any]:
+    """Call a target, and return the graphs and partitions that ran, each the most expensive first, and the result."""
+    entered = [Ran(graph) for graph in graphs if graph.graph_id is not None and graph.is_prepared]
+    ran = [Ran(partition) for item in entered for partition in item.subject.partitions() if partition.is_single]
+    noting = [item.subject.around(_noting(item, lambda inner, args: inner(args))) for item in entered]
+    noting += [item.subject.around(_noting(item, lambda inner, values: inner(*values))) for item in ran]
+    with in_all(noting):
+        result = call()
+    return _most_expensive(entered), _most_expensive(ran), result
+
+
+def _noting(item: Ran[Any], run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Note inputs and time, of this thread alone."""
+    thread = threading.get_ident()
+
+    def around(inner: Any, values: Any) -> Any:
+        if threading.get_ident() != thread:
+            return run(inner, values)
+        item.values = item.values or as_entered(values)
+        item.count += 1
+        wait = waiting_for(item.values)
+        wait()
+        started = time.perf_counter_ns()
+        outputs = run(inner, values)
+        wait()
+        item.ns += time.perf_counter_ns() - started
+        return outputs
+
+    return around
+
+
+def _most_expensive(items: list[Any]) -> list[Any]:
+    return sorted((item for item in items if item.count), key=lambda item: -item.ns)
+
+
+def as_entered(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Keep inputs for later runs; copy small integer tensors: programs advance positions in a cache in place, at last beyond its end."""
+    return tuple(value.clone() if _is_small_index(value) else value for value in values)
+
+
+def _is_small_index(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() <= _SMALL
+
+
+def timed(run: PartitionRun, values: tuple[Any, ...]) -> Callable[[], int]:
+    """Return a function that makes a run on the same inputs and returns its time in ns."""
+    return clocked(lambda: run(*values), waiting_for(values))
+
+
+def instead(run: PartitionRun) -> Callable[[PartitionRun, tuple[Any, ...]], tuple[Any, ...]]:
+    """Return what `around` takes to run a partition otherwise."""
+    return lambda _inner, values: run(*values)

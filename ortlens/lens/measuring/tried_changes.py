@@ -33,8 +33,8 @@ from ortlens.analysis.speed import AbTiming
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.backend.basis.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
 from ortlens.backend.observed import ObservedGraph, graphs_of, unlogged
-from ortlens.lens.dynamo.break_texts import lines_of
-from ortlens.lens.dynamo.listener import DynamoWatch
+from ortlens.lens.observing.break_texts import lines_of
+from ortlens.lens.observing.listener import DynamoWatch
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 

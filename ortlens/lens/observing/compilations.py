@@ -16,9 +16,9 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.basis.provenance import count_ops, needs_gradient
 from ortlens.errors import UsageError
-from ortlens.lens.dynamo.break_texts import lines_of
-from ortlens.lens.dynamo.listener import DynamoWatch
+from ortlens.lens.observing.break_texts import lines_of
 from ortlens.lens.observing.environment import boot_fact, chosen_options, rank_of_process
+from ortlens.lens.observing.listener import DynamoWatch
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.recorder import CURRENT

@@ -1,4 +1,10 @@
-"""The head of a capture: versions, the machine, chosen options, and the recorder of a lens, which puts them there."""
+"""The head of a capture: versions, the machine with its peak speed, chosen options, and the recorder of a lens, which puts them there.
+
+Peaks are floating-point operations and bytes per second, measured with ONNX Runtime, and on a GPU with torch. A kernel is compared with
+what the same library reaches on the same cores with the same number of threads, not with a data sheet; on a GPU, where both call the same
+libraries, with what torch reaches. Peaks are measured on demand, once per process, element type and number of threads; every later
+capture contains them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +13,23 @@ import functools
 import hashlib
 import os
 import platform
+import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import onnxruntime
+
 from ortlens import _versions
 from ortlens._process import usable_cores
-from ortlens.lens.observing import machine_peaks
+from ortlens.analysis.index import grouped
+from ortlens.analysis.roofline import CPU, is_worth_comparing
+from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
@@ -24,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.trace import records as r
 
 
 _MAX_TEXT = 300
@@ -44,7 +57,7 @@ def machine_facts() -> dict[str, str]:
 
 def machine_figures() -> dict[str, Any]:
     """Collect the figures of the machine that are known without torch, by their names in `Figures`."""
-    return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "peaks": machine_peaks.measured()}
+    return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "peaks": known_peaks()}
 
 
 def rank_of_process() -> int | None:
@@ -128,3 +141,145 @@ class LensRecorder(Recorder):
     def captured(self) -> r.Capture:
         """Freeze what was recorded so far, with its head; recording goes on."""
         return self.capture(**self._head())
+
+
+_SIZE = 512  # rows and columns of the product: 0.27 GFLOP on 3 MB; the best or nearly the best of 384 to 1536 on the machines tried
+_LENGTH = 16 << 20  # elements that are read and written: 64 MiB each way, beyond any cache
+_REPEATS = 12
+_BUDGET_NS = 400_000_000
+
+_DEVICES = {"CUDAExecutionProvider": "cuda"}
+"""torch's name of the device of a provider, where torch measures its peaks."""
+_DEVICE_SIZE = 8192  # rows and columns: an H100 takes a few ms in half precision
+_DEVICE_LENGTH = 64 << 20  # elements of 4 bytes that are copied: 256 MiB each way
+_DEVICE_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+_MEASURED: dict[tuple[str, str | None, int], r.MachinePeak] = {}
+_PRECISIONS: dict[str, str] = {}  # of products of float32 when they were measured, by provider: TF32 or not changes the peak
+_LOCK = threading.Lock()
+
+
+def known_peaks() -> tuple[r.MachinePeak, ...]:
+    """Return the peaks so far."""
+    return tuple(_MEASURED.values())
+
+
+def measure_cpu(dtypes: set[str], threads: int) -> None:
+    """Measure the CPU's peaks that are not known yet, half a second each, in the two types that ONNX Runtime computes others in."""
+    with _LOCK:
+        for dtype in (*sorted(dtypes & {"float32", "float64"}), None):
+            if (CPU, dtype, threads) not in _MEASURED:
+                per_s = _bytes(threads) if dtype is None else _flops(dtype, threads)
+                _MEASURED[CPU, dtype, threads] = r.MachinePeak(dtype=dtype, threads=threads, per_s=per_s)
+
+
+def measure_device(provider: str, dtypes: set[str]) -> None:
+    """Measure the peaks of a provider's present device that are not known yet, with products as torch's settings allow them (TF32)."""
+    import torch
+
+    device = _DEVICES[provider]
+    precision = torch.get_float32_matmul_precision()
+    with _LOCK:
+        if _PRECISIONS.setdefault(provider, precision) != precision:
+            _MEASURED.pop((provider, "float32", 0), None)
+            _PRECISIONS[provider] = precision
+        for dtype in (*(name for name in _DEVICE_DTYPES if name in dtypes), None):
+            if (provider, dtype, 0) not in _MEASURED:
+                per_s = device_bytes(device, _DEVICE_LENGTH) if dtype is None else device_flops(device, dtype, _DEVICE_SIZE)
+                _MEASURED[provider, dtype, 0] = r.MachinePeak(dtype=dtype, threads=0, per_s=per_s, provider=provider)
+
+
+def device_flops(device: str, dtype: str, size: int) -> float:
+    """Measure operations per second of a square product by torch."""
+    import torch
+
+    left, right = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    out = torch.empty_like(left)
+    with torch.no_grad():
+        return 2.0 * size**3 * 1e9 / _best(partial(torch.mm, left, right, out=out), left)
+
+
+def device_bytes(device: str, length: int) -> float:
+    """Measure bytes per second of a copy by torch; each element is read and written."""
+    import torch
+
+    source = torch.zeros(length, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * source.nbytes * 1e9 / _best(partial(target.copy_, source), source)
+
+
+def measure_peaks(recorder: Recorder) -> None:
+    """Measure the peaks that the kernels of a profile are compared with, if one is long. A failure becomes a finding."""
+    kernels = grouped((kernel.session_id, kernel) for kernel in recorder.records(r.Kernel))
+    with lens_guard(recorder, "measuring what the machine reaches"):
+        for provider in (CPU, *_DEVICES):
+            sessions = [
+                session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()), provider)
+            ]
+            parts = {session.partition_id for session in sessions}
+            dtypes = {node.dtype for node in recorder.records(r.Node) if node.partition_id in parts and node.flops and node.dtype}
+            if sessions and provider != CPU:
+                measure_device(provider, dtypes)
+            else:
+                for threads in {session.threads or usable_cores() for session in sessions}:
+                    measure_cpu(dtypes, threads)
+
+
+def _flops(dtype: str, threads: int) -> float:
+    """Measure operations per second of a square product whose right side is a constant, as a layer's weights are."""
+    import onnx
+
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal((_SIZE, _SIZE)).astype(dtype) for _ in range(2))
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    session = _session(node, left, {"w": right}, threads)
+    return 2.0 * _SIZE**3 * 1e9 / _fastest(session, left)
+
+
+def _bytes(threads: int) -> float:
+    """Measure bytes per second, the better of ONNX Runtime (reading and writing every element once) and a plain copy by torch."""
+    import onnx
+    import torch
+
+    values = np.ones(_LENGTH, np.float32)
+    session = _session(onnx.helper.make_node("Neg", ["x"], ["y"]), values, {}, threads)
+    source, target = torch.from_numpy(values), torch.empty(_LENGTH, dtype=torch.float32, device="cpu")
+    fastest = min(_fastest(session, values), _best(lambda: target.copy_(source)))
+    return 2.0 * values.nbytes * 1e9 / fastest
+
+
+def _session(node: Any, example: np.ndarray[Any, Any], constants: Mapping[str, np.ndarray[Any, Any]], threads: int) -> Any:
+    import onnx
+
+    from ortlens.backend.observed import session_options  # it loads torch, which a profile of short kernels does without
+
+    element = onnx.helper.np_dtype_to_tensor_dtype(example.dtype)
+    ends = [onnx.helper.make_tensor_value_info(name, element, list(example.shape)) for name in ("x", "y")]
+    held = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph([node], "peak", ends[:1], ends[1:], held)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    options = session_options(threads, spinning=True)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _fastest(session: Any, example: np.ndarray[Any, Any]) -> int:
+    """Time the shortest run, with input and output in memory of their own, so that nothing is allocated or copied in it."""
+    binding = session.io_binding()
+    output = onnxruntime.OrtValue.ortvalue_from_numpy(np.empty_like(example))
+    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(example))
+    binding.bind_ortvalue_output("y", output)
+    try:
+        return _best(partial(session.run_with_iobinding, binding))
+    finally:
+        del binding  # before its session: the other order crashes the process
+
+
+def _best(run: Callable[[], object], *on: Any) -> int:
+    """Time the shortest run; the devices of the tensors `on` are waited for."""
+    from ortlens.backend.basis.ab_timing import clocked, take_turns, waiting_for  # it loads torch: as above
+
+    timed = clocked(run, waiting_for(*on))
+    timed()
+    deadline = time.perf_counter_ns() + _BUDGET_NS
+    (times,) = take_turns((timed,), fewest=3, most=_REPEATS, is_over=lambda: time.perf_counter_ns() >= deadline)  # two may be disturbed
+    return max(min(times), 1)

@@ -163,7 +163,7 @@ class OnnxLens(CaptureView):
                 known.
             SessionError: ONNX Runtime cannot make a second session of it, or run it.
         """
-        from ortlens.lens.observing.machine_peaks import measure_peaks
+        from ortlens.lens.observing.environment import measure_peaks
         from ortlens.lens.observing.time_budget import Repeats
 
         session = self._session_to("profile")

@@ -13,7 +13,7 @@ from ortlens import _ort
 from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis import node_provenance
 from ortlens.lens.profiling import kernel_origins, profiles
-from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
+from ortlens.lens.profiling.device_times import DevicePasses, device_provider
 from ortlens.trace import records as r
 from ortlens.trace.records import same
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortlens.lens.observing.time_budget import Repeats
-    from ortlens.lens.profiling.device_join import DeviceTimes, DeviceWork
+    from ortlens.lens.profiling.device_times import DeviceTimes, DeviceWork
     from ortlens.trace.recorder import Recorder
 
 _MAX_EVENTS = 100_000  # most kernel events of one session; each takes some 700 bytes in the file, and more when read

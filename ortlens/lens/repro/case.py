@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.observed import ObservedGraph, ObservedPartition
-    from ortlens.backend.partitioning.extraction import GraphPartition
+    from ortlens.backend.partitioning.plan import GraphPartition
 
 
 _PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")

@@ -19,7 +19,7 @@ from ortlens.analysis.problems.catalogue import SENTENCES, Advice, advise
 from ortlens.analysis.problems.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.problems.number_uses import LATER, Flow, Use, flow_from, use_of_number
 from ortlens.analysis.problems.stream import problems_of
-from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
+from ortlens.lens.observing.break_texts import break_from_text, is_break, recompile_from_text
 from ortlens.trace.records import Break, Capture, ReasonCode, Recompile
 from ortlens.views.redaction import redacted_capture
 from tests.unit.analysis.hand_made import clean, fallback, graph

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from hypothesis import strategies as st
 
-from ortlens.backend.partitioning.kinds import Verdict
+from ortlens.backend.partitioning.plan import Verdict
 
 aten = torch.ops.aten
 NO = Verdict(supported=False, code="no_converter", reason="asked")

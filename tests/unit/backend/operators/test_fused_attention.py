@@ -18,7 +18,7 @@ from torch.nn import functional
 import ortlens
 from ortlens import OrtBackendOptions
 from ortlens.backend.compiler import GraphCompiler
-from ortlens.backend.lowering import repeated_heads
+from ortlens.backend.lowering import passes
 from ortlens.backend.operators import attention, registry
 from ortlens.backend.runtime import devices
 from tests.unit.backend.graphs import traced
@@ -207,7 +207,7 @@ def test_an_expanded_mask_is_read_before_it_is_expanded() -> None:
 
     for sizes in ((2, 1, 5, 5), (5, 5), (1, 1, 1, 5)):
         module = traced(masked, torch.randn(2, 4, 5, 8), torch.randn(sizes), decomposition_table=registry.decompositions())
-        repeated_heads.read_unexpanded(module.graph)
+        passes.read_unexpanded(module.graph)
         module.graph.eliminate_dead_code()
         module.recompile()
         mask = next(node for node in module.graph.nodes if node.op == "placeholder" and node.meta["val"].shape == sizes)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from ortlens import Lens
-from ortlens.backend.operators.long_sums import LONG, LONG_IN_ROW, is_long
+from ortlens.backend.operators.basics import LONG, LONG_IN_ROW, is_long
 from tests.unit.backend.operators.one_graph import as_pytorch, extremes
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {

@@ -9,9 +9,7 @@ import torch
 import torch.fx
 from hypothesis import given, settings
 
-from ortlens.backend.partitioning.extraction import GraphPartition, split
-from ortlens.backend.partitioning.kinds import NodeKind, kind_of
-from ortlens.backend.partitioning.plan import Plan, plan_partitions
+from ortlens.backend.partitioning.plan import GraphPartition, NodeKind, Plan, kind_of, plan_partitions, split
 from ortlens.backend.planner import Exclusions
 from tests.unit.backend.conversion.test_converter import as_partition
 from tests.unit.backend.graphs import (

@@ -10,7 +10,7 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion.upcasting import narrow_dtypes
-from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
+from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.support import Support
 from tests.unit.backend.graphs import aten, node_named, traced
 

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 
 import ortlens
 from ortlens.analysis.speed import AbTiming
-from ortlens.backend.runtime import call, cuda, devices, generated, linear_layers, session, weights
+from ortlens.backend.runtime import call, cuda, devices, generated, session, session_forms, weights
 from ortlens.studies import tune
 from tests import fake_cuda
 
@@ -405,7 +405,7 @@ def test_linear_layers_read_the_weight_as_it_lies_and_add_the_bias_last(monkeypa
     seen: list[onnx.ModelProto] = []
 
     def noted(model: onnx.ModelProto) -> onnx.ModelProto:
-        seen.append(linear_layers.with_layers_for_cuda(model))
+        seen.append(session_forms.with_layers_for_cuda(model))
         return seen[-1]
 
     monkeypatch.setattr(session, "with_layers_for_cuda", noted)
@@ -477,4 +477,4 @@ def test_products_with_a_vector_and_other_gemms_stay_as_they_are() -> None:
         u = Gemm<transB = 1, alpha = 2.0>(m, w)
     }"""
     model = onnx.parser.parse_model(text)
-    assert linear_layers.with_layers_for_cuda(model) is model
+    assert session_forms.with_layers_for_cuda(model) is model

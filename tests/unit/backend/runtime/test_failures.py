@@ -2,7 +2,7 @@
 
 import pytest
 
-from ortlens.backend.runtime.failures import MAX_SIZES, Failures
+from ortlens.backend.runtime.runner import MAX_SIZES, Failures
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ import torch
 import torch.fx
 from hypothesis import given, settings
 
-from ortlens.backend.partitioning.extraction import GraphPartition, split
-from ortlens.backend.partitioning.kinds import Verdict
-from ortlens.backend.partitioning.plan import plan_partitions
+from ortlens.backend.partitioning.plan import GraphPartition, Verdict, plan_partitions, split
 from ortlens.backend.runtime.program import _behind_prim, eager_nodes, make_program
 from ortlens.trace.runlog import EagerLog
 from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, traced, verdicts_of

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 
-from ortlens.backend.recording.weight_changes import changed_at
+from ortlens.backend.recording.records import changed_at
 from ortlens.backend.runtime import weights
 
 

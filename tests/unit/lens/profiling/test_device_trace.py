@@ -11,10 +11,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortlens._torch import profiler_is_enabled
-from ortlens.lens.profiling import device_trace
-from ortlens.lens.profiling.device_join import ClocksDisagree, DeviceEvent, DeviceTimes, Launch, Trace, Window, device_times, offset_between
-from ortlens.lens.profiling.device_trace import DevicePasses, device_provider, trace_from_events
+from ortlens._torch.dynamo import profiler_is_enabled
+from ortlens.lens.profiling import device_times as device_module
+from ortlens.lens.profiling.device_times import (
+    ClocksDisagree,
+    DeviceEvent,
+    DevicePasses,
+    DeviceTimes,
+    Launch,
+    Trace,
+    Window,
+    device_provider,
+    device_times,
+    offset_between,
+    trace_from_events,
+)
 from ortlens.lens.profiling.kernel_records import Turns, on_device
 from ortlens.lens.profiling.profiles import NodeSpan, SessionRun
 from ortlens.trace import records as r
@@ -93,19 +104,19 @@ def test_only_devices_that_torchs_profiler_sees_have_a_source() -> None:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> DevicePasses:
     """Passes on a provider whose activity this torch has: the CPU's."""
-    monkeypatch.setitem(device_trace._ACTIVITIES, "Fake", "CPU")
+    monkeypatch.setitem(device_module._ACTIVITIES, "Fake", "CPU")
     return DevicePasses(provider="Fake")
 
 
 def test_both_sessions_run_in_ranges_of_their_own_and_count_in_no_time(passes: DevicePasses, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Trace] = []
-    read = device_trace.trace_from_events
+    read = device_module.trace_from_events
 
     def noted(events: Any) -> Trace:  # noqa: ANN401 - of torch
         seen.append(read(events))
         return seen[-1]
 
-    monkeypatch.setattr(device_trace, "trace_from_events", noted)
+    monkeypatch.setattr(device_module, "trace_from_events", noted)
     ran: list[str] = []
     turns = Turns(groups=[None, 0])
     passes.make(lambda: ran.append("plain"), lambda: ran.append("profiled"), turns, 3)

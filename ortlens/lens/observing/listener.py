@@ -26,8 +26,16 @@ from ortlens.analysis.index import grouped
 from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
-from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, lines_of, recompile_from_text
-from ortlens.lens.dynamo.guard_values import value_text
+from ortlens.lens.observing.break_texts import (
+    BreakText,
+    break_from_text,
+    is_break,
+    line_text,
+    lines_of,
+    recompile_from_text,
+    value_of,
+    value_text,
+)
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
 from ortlens.views.redaction import shortened
@@ -252,8 +260,10 @@ def _recurrent_layer(heard: BreakText) -> str | None:
     if not heard.recurrent:
         layer = _LAYER.match(heard.context)
         return layer and layer[1]
-    value = _torch.traced_value(heard.recurrent)
-    return next((kind.__name__ for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN) if isinstance(value, kind)), None)
+    with contextlib.suppress(LookupError):
+        value = value_of(heard.recurrent, _torch.traced_scope())
+        return next((kind.__name__ for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN) if isinstance(value, kind)), None)
+    return None
 
 
 class _TraceListener(logging.Handler):

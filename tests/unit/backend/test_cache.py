@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ortlens.backend.basis.saved_graph import SavedGraph
-from ortlens.backend.cache.store import ModelCache
+from ortlens.backend.cache import ModelCache
 
 
 def entry(name: str) -> SavedGraph:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ortlens.analysis.identity import plain_function
-from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, recompile_from_text
-from ortlens.lens.dynamo.guard_values import value_text
+from ortlens.lens.observing.break_texts import BreakText, break_from_text, recompile_from_text, value_text
 from ortlens.lens.observing.compilations import BreakReason, ExplainOutput, reason_from_break
 from ortlens.trace import records as r
 
@@ -120,7 +119,7 @@ def test_damaged_texts_never_raise(data: st.DataObject) -> None:
 
 _LONG = """
 import sys
-from ortlens.lens.dynamo.break_texts import break_from_text
+from ortlens.lens.observing.break_texts import break_from_text
 break_from_text("  Explanation: " + "Hint: a\\n" * 200_000 + "\\n" + sys.argv[1])
 """
 

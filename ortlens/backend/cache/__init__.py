@@ -1,1 +1,0 @@
-"""Converted models on disk, for later processes."""

@@ -1,1 +1,0 @@
-"""Dynamo's breaks, recompiles and guards, read from its structured log."""
