@@ -1,24 +1,19 @@
 """Makes random programs: each statement is tried in PyTorch, in one environment per size, and kept if it runs in all of them."""
 
-from __future__ import annotations
-
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from tests.fuzz import aten, caller, material, operations
+from tests.fuzz.operations import Template
 from tests.fuzz.picker import Picker
 from tests.fuzz.program import PRELUDE, ROADS, Program, merged
 from tests.fuzz.refused import is_defined, is_refused, is_unknown
 from tests.fuzz.world import run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.fuzz.operations import Template
 
 _MOST_ELEMENTS = 300
 _LARGEST = 1e4

@@ -4,16 +4,11 @@ Each takes a `Picker` and returns the right-hand side of an assignment, or a who
 operand: the generator runs each statement in PyTorch and drops those that raise.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
+from tests.fuzz.picker import Picker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.fuzz.picker import Picker
-
-    Template = Callable[[Picker], str]
+Template = Callable[[Picker], str]
 
 VIEWS: list[tuple[int, Template]] = [
     (8, lambda p: p.any() + p.slicing()),

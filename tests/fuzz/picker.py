@@ -2,15 +2,11 @@
 
 # ruff: noqa: ANN401 - a choice is whatever the choices are
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Mapping, Sequence
 
 _SCALARS = ("2", "3", "-1", "1", "0", "0.5", "1.5", "-2.0", "0.25", "True", "7")
 _DTYPES = ("float32", "float32", "float64", "int64", "int32", "bool", "float16", "bfloat16", "int8", "uint8")

@@ -2,13 +2,12 @@
 
 # ruff: noqa: ANN401 - arguments and results of models are Any in torch itself
 
-from __future__ import annotations
-
 import collections
 import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -20,10 +19,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from tests.zoo.programs import PROGRAMS
 from tests.zoo.table import ARCHITECTURES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 Road: TypeAlias = Literal["compiled", "frozen", "program"]
 """`explain(model)`, `freeze(model).save` and `explain(torch.export.export(model))`."""

@@ -1,10 +1,10 @@
 """What ONNX Runtime makes of our models and inputs: operators it knows whole, not those slower than their parts, and copies it needs."""
 
-from __future__ import annotations
-
 import collections
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -15,11 +15,7 @@ import ortlens
 from ortlens.backend.runtime import session
 from tests.integration.against_eager import assert_same
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Kernels = Callable[..., collections.Counter[str]]
+Kernels = Callable[..., collections.Counter[str]]
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
-
 import json
 import runpy
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -18,12 +18,8 @@ from torch import nn
 import ortlens
 from ortlens import Lens, UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Run: TypeAlias = Callable[..., list[tuple[int, str]]]
-    Compare: TypeAlias = Callable[..., list[list[str]]]
+Run: TypeAlias = Callable[..., list[tuple[int, str]]]
+Compare: TypeAlias = Callable[..., list[list[str]]]
 
 ONLY_TORCH_AND_ORT = """
 import contextlib, io, json, os, runpy, sys

@@ -1,11 +1,11 @@
 """What a program does around a lens: forks, tasks, resets, exits, other lenses. And what a lens never does: open a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +18,7 @@ import ortlens
 from ortlens import Lens, OrtBackend, capture, explain, load
 from ortlens.cli.entry import main
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Run = Callable[..., Any]
+Run = Callable[..., Any]
 
 X = torch.linspace(-1, 1, 6)
 

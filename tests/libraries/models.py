@@ -1,20 +1,16 @@
 """Models of timm, diffusers, PyTorch Geometric and sentence-transformers, small and with random weights."""
 
-from __future__ import annotations
-
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Build: TypeAlias = Callable[[], tuple[torch.nn.Module, dict[str, Any]]]
-    """Imports the library, and returns the model and the keyword arguments of a call."""
+Build: TypeAlias = Callable[[], tuple[torch.nn.Module, dict[str, Any]]]
+"""Imports the library, and returns the model and the keyword arguments of a call."""
 
 PACKAGES = ("timm", "diffusers", "torch_geometric", "sentence-transformers", "transformers")
 _OPERATORS: list[torch.library.Library] = []

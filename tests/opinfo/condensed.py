@@ -1,17 +1,13 @@
 """Condense outcomes to the figures of docs/data/operators.json: per operator, where it runs, why not, and how right it is."""
 
-from __future__ import annotations
-
 import collections
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tests.figures import measured_with
 from tests.opinfo.exceptions import reason_for
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, Any]]
 
 _PACKAGES = ("torch", "onnxruntime", "onnxscript", "ortlens")
 _CLASSES = ("whole", "part", "torch", "excluded", "wrong", "crash")

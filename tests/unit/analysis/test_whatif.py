@@ -1,6 +1,5 @@
 # ruff: noqa: ANN401 - fields of any record
 
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

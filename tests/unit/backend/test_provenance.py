@@ -1,6 +1,5 @@
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def node_with(**meta: Any) -> torch.fx.Node:
 @pytest.mark.parametrize(
     ("frames", "line"),
     [
-        ((("/home/a b/model.py", 3), (__file__, 3), (TORCH.file, 130)), (__file__, 3, "from __future__ import annotations")),
+        ((("/home/a b/model.py", 3), (__file__, 3), (TORCH.file, 130)), (__file__, 3, "import copy")),
         ((("/nowhere/model.py", 7),), ("/nowhere/model.py", 7, None)),
         ((("x", ""),), (None, None, None)),
         ((), (None, None, None)),

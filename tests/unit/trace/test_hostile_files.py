@@ -1,14 +1,13 @@
 """Files that nobody vouches for, and those of earlier versions: a load gives an equal capture or a `CaptureError`, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,10 +17,7 @@ from ortlens.trace import journal, store
 from ortlens.trace.records import SCHEMA_VERSION, Capture
 from tests.unit.trace.strategies import entries_in, journal_of, small_capture
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Damage = Callable[[bytes], bytes]
+Damage = Callable[[bytes], bytes]
 
 
 def _refused(path: Path, message: str) -> None:

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable
+from typing import get_args
 
 import pytest
 
@@ -20,10 +19,7 @@ from ortlens.views.wording import (
     visible,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Written = dict[Callable[..., str], dict[tuple[object, ...], str]]
+Written = dict[Callable[..., str], dict[tuple[object, ...], str]]
 
 
 def test_every_reason_code_and_phase_has_words() -> None:

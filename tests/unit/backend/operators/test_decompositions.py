@@ -1,9 +1,8 @@
 """Decompositions of our own: what they leave alone, the checks that must outlive tracing, and norms with a negative epsilon."""
 
-from __future__ import annotations
-
 import collections
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +15,7 @@ from ortlens.backend.operators import norms, registry
 from ortlens.backend.runtime import devices
 from tests.unit.backend.operators.one_graph import as_pytorch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Norm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+Norm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 class Solved(nn.Module):

@@ -1,23 +1,17 @@
 """Sums of products: factors, nothing to add up, NaN that is ignored, vectors of size 1, and heads that several query heads share."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from ortlens import Lens
 from tests.unit.backend.operators.one_graph import as_pytorch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 A, B = torch.linspace(-1, 1, 2 * 4 * 5).reshape(2, 4, 5), torch.linspace(-2, 1, 2 * 5 * 6).reshape(2, 5, 6)
 C = torch.linspace(1, 2, 2 * 4 * 6).reshape(2, 4, 6)
@@ -91,21 +85,21 @@ def repeat(x: torch.Tensor) -> torch.Tensor:
 
 
 def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
 
 def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
 def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """The first row of every head sees nothing."""
     mask = torch.arange(k.shape[2]) < torch.arange(q.shape[2])[:, None]
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 
 def with_copies(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(q, repeat(k), repeat(v))
+    return F.scaled_dot_product_attention(q, repeat(k), repeat(v))
 
 
 def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -114,7 +108,7 @@ def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 def in_another_order(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Neighbouring queries have different heads."""
-    return functional.scaled_dot_product_attention(q, k.repeat(1, HEADS // SHARED, 1, 1), v.repeat(1, HEADS // SHARED, 1, 1))
+    return F.scaled_dot_product_attention(q, k.repeat(1, HEADS // SHARED, 1, 1), v.repeat(1, HEADS // SHARED, 1, 1))
 
 
 def of_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -201,12 +201,15 @@ def test_a_state_beyond_1_that_is_given_stays() -> None:
     torch.testing.assert_close(torch.compile(layer, backend="ortlens")(x, start), layer(x, start), equal_nan=True)
 
 
-@pytest.mark.parametrize("given", [X[:, :0], X[:1, :1], X[:, 0]], ids=["no batch", "one step of one", "unbatched"])
-def test_a_plain_network_of_few_rows(given: torch.Tensor) -> None:
+def test_a_plain_network_of_few_rows() -> None:
     layer = network(nn.RNN, num_layers=2, bidirectional=True)
+
+    def few(x: torch.Tensor) -> list[Any]:
+        return [layer(x[:, :0]), layer(x[:1, :1]), layer(x[:, 0])]  # no batch, one step of one, unbatched
+
     with torch.no_grad():
-        for fast in (ortlens.freeze(layer, given), torch.compile(layer, backend="ortlens")):
-            torch.testing.assert_close(fast(given), layer(given))
+        for fast in (ortlens.freeze(few, X), torch.compile(few, backend="ortlens")):
+            torch.testing.assert_close(fast(X), few(X))
 
 
 def test_a_plain_network_is_the_same_wherever_its_model_goes(tmp_path: Path) -> None:

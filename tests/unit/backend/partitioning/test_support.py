@@ -1,6 +1,5 @@
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-
 import operator
 from collections.abc import Callable
 from typing import Any
