@@ -1,23 +1,19 @@
 """Shared by every test: nothing that one test compiles, records or sets may reach the next."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests import offline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 _KNOWN: dict[tuple[Any, ...], Any] = {}

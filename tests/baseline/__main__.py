@@ -5,20 +5,16 @@ what differs, with exit status 1; `kills FOLDER` plants each mutant of `mutants.
 `--part` chooses. Ratios of times are printed beside each other, never judged.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.baseline import kills, parts
 from tests.sweep import say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SHOWN = 40
 """Differences printed per part."""

@@ -1,7 +1,5 @@
 """Plant each mutant into a copy of the tree, and note which tests fail: of those that run the line, by the coverage of each test."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The parts of the baseline: each a function that gives a dict of plain data."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -10,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,12 +20,7 @@ from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.capture_view import load
 from ortlens.views.payload import payload_from_capture
-from tests.sweep import ROOT, rows_of_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tests.sweep import CaseT
+from tests.sweep import ROOT, CaseT, rows_of_each
 
 _LIMIT_S = 300
 _EVERY_OPERATOR = 5

@@ -1,23 +1,17 @@
 """Pages in a real browser that ask nobody for anything and complain of nothing."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, Page
 
+from ortlens.trace.records import Capture
 from ortlens.views.report import report_page
 from tests.browser.page import CHROMIUM, WIDE, page_from_captures
 from tests.browser.walk import watch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from playwright.sync_api import Browser, Page
-
-    from ortlens.trace.records import Capture
 
 _HERE = Path(__file__).parent
 _OPEN = ExitStack()

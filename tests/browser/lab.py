@@ -1,7 +1,5 @@
 """A real Jupyter server, for JupyterLab and Notebook 7, that asks nobody for anything; and a notebook in it, driven by a browser."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -10,15 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import nbformat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Request
+from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Request
 
 App = Literal["lab", "notebook"]
 ROOT = Path(__file__).resolve().parents[2]

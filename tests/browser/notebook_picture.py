@@ -1,7 +1,5 @@
 """The picture of `show()` in JupyterLab for the docs: `python -m tests.browser.notebook_picture`, in the root of the checkout."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,20 +1,14 @@
 """The smallest page that shows the explorer, under the rules that a report sets itself."""
 
-from __future__ import annotations
-
 import base64
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import ViewportSize
 
+from ortlens.trace.records import Capture
 from ortlens.views.payload import payload_bytes
-
-if TYPE_CHECKING:
-    from playwright.sync_api import ViewportSize
-
-    from ortlens.trace.records import Capture
 
 CHROMIUM = shutil.which("chromium")
 BROWSER_MARKS = [

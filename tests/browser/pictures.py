@@ -3,30 +3,22 @@
 Each is what a person would see after the clicks that are named here. Needs what the browser tests need, and Pillow to make them small.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from ortlens.analysis.compare.comparison import compared
+from ortlens.trace.records import Capture
 from ortlens.trace.sources import attachment_of, kept_lines, recorded_lines
 from ortlens.views.comparison import comparison_page
 from ortlens.views.report import report_page
 from tests.browser.page import CHROMIUM, page_from_captures
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from playwright.sync_api import Browser, Page, ViewportSize
-
-    from ortlens.trace.records import Capture
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "pictures"

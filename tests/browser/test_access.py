@@ -1,19 +1,14 @@
 """Who cannot see colours, uses no mouse, or listens: contrast, names, roles, and where the keyboard goes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import pytest
+from playwright.sync_api import Page
 
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import PANELS, go, settled, with_findings, with_peaks
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 

@@ -1,18 +1,13 @@
 """The list of actions, the command palette and the address, in a real browser."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
+from playwright.sync_api import Browser, Page
 
 from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import go, selected, settled
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Browser, Page
 
 pytestmark = BROWSER_MARKS
 

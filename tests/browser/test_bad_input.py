@@ -1,14 +1,14 @@
 """What no recorder should write, and what other versions wrote: every panel draws, or says what is wrong."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import typing
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from playwright.sync_api import Page
 
 from ortlens.analysis.generation import with_roles
 from ortlens.trace import records as r
@@ -20,11 +20,6 @@ from tests.recorded import recorded
 from tests.unit.analysis import hand_made
 from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 

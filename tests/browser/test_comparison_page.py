@@ -1,20 +1,14 @@
 """The page of a comparison in a real browser: what a stranger sees first, rows that stay beside each other, links by keyboard."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Locator, Page
 
 import ortlens
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.test_access import CONTRAST, ENOUGH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Locator, Page
 
 pytestmark = BROWSER_MARKS
 

@@ -1,9 +1,9 @@
 """The explorer in a real browser, from a file: every panel, every link, light and dark, mouse and keyboard."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from playwright.sync_api import Page, ViewportSize
 
 from ortlens.trace.sources import attachment_of
 from ortlens.units import time_from_ns
@@ -11,12 +11,6 @@ from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, selected, settled
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page, ViewportSize
-
 
 pytestmark = BROWSER_MARKS
 

@@ -1,23 +1,17 @@
 """What is shown can be read and stays in view: sizes of words, the wheel, and narrow screens."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Page
 
 from ortlens.trace.schema import facts_of
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import PANELS, go, selected, settled, with_peaks
 from tests.facts import head
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 

@@ -1,20 +1,14 @@
 """The flame graph in a real browser: what is slow is wide, what is found adds up, and all of it by keyboard."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from playwright.sync_api import Page, ViewportSize
 
 from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page, ViewportSize
-
 
 pytestmark = BROWSER_MARKS
 

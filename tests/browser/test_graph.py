@@ -1,19 +1,13 @@
 """The graph in a real browser: models that were recorded, by mouse and by keyboard alone, in light and dark, and bad input."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Locator, Page
 
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import selected, settled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Locator, Page
 
 pytestmark = BROWSER_MARKS
 

@@ -1,19 +1,14 @@
 """One selection everywhere: whatever is clicked, wherever it is shown, its chain is told and the other panels show it."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+
+from playwright.sync_api import Page
 
 from ortlens.analysis.identity import links
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, lane_middle, settled, with_findings
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 

@@ -1,26 +1,19 @@
 """The explorer and `lens.live()` in JupyterLab and Notebook 7, in a real browser over a real kernel."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import nbclient
 import nbformat
 import pytest
 import torch
+from playwright.sync_api import Browser
 
 import ortlens
+from tests.browser.lab import Notebook, Server
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser
-
-    from tests.browser.lab import Notebook, Server
 
 pytest.importorskip("jupyterlab", reason="needs JupyterLab, which the group `test` brings")
 pytestmark = BROWSER_MARKS

@@ -1,24 +1,18 @@
 """The explorer in marimo, in a real browser: it is shown, and what is selected there arrives in Python, and the other way round."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.browser.lab import PATIENCE_S, ROOT, free_port, wait_for_server
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser
 
 pytest.importorskip("marimo", reason="needs marimo, which the group `test` brings")
 pytestmark = BROWSER_MARKS

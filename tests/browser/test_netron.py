@@ -1,28 +1,21 @@
 """Netron in a real browser, from a file: alone, and in the report, linked with everything else, under the report's rules."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from playwright.sync_api import FrameLocator, Locator, Page
 
 from ortlens.trace import records as r
+from ortlens.trace.records import Capture
 from ortlens.views.netron import netron_view
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import until
 from tests.recorded import recorded
 from tests.unit.analysis import hand_made
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import FrameLocator, Locator, Page
-
-    from ortlens.trace.records import Capture
 
 pytestmark = BROWSER_MARKS
 

@@ -1,12 +1,12 @@
 """Every page that is written, in a real browser: a script that got into it does not run."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page
 
 from ortlens.analysis.answers.overview import SurveyRow
 from ortlens.views.netron import netron_view
@@ -15,12 +15,6 @@ from ortlens.views.survey_page import survey_page
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.test_netron import MODELS
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 

@@ -1,21 +1,15 @@
 """The report in a real browser, from a file: with JavaScript and without, by keyboard, light and dark, on paper, and under attack."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from playwright.sync_api import Page
 
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 

@@ -1,21 +1,15 @@
 """The roofline in a real browser: the kernel that loses most is first, stands under the roof, and is linked to everything else."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Page, ViewportSize
 
 from ortlens.analysis.roofline import roofs
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled, with_peaks
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page, ViewportSize
 
 pytestmark = BROWSER_MARKS
 

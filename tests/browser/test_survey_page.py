@@ -1,19 +1,14 @@
 """The page of a survey in a real browser: filtered, sorted and unfolded, with names that are markup."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+from playwright.sync_api import Page
 
 from ortlens.analysis.answers.overview import SurveyRow
 from ortlens.views.survey_page import survey_page
 from tests.browser.page import BROWSER_MARKS
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 

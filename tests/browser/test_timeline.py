@@ -1,19 +1,14 @@
 """The timeline in a real browser: graphs above the calls, profiled kernels inside the runs, memory, and how long calls take."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from playwright.sync_api import Page, ViewportSize
 
 from ortlens.units import size_from_bytes, time_from_ns
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, lane_middle, settled
 from tests.recorded import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from playwright.sync_api import Page, ViewportSize
 
 pytestmark = BROWSER_MARKS
 

@@ -1,20 +1,14 @@
 """What every walk through the explorer does: watch the page, change the panel, wait for what was asked for."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ortlens.trace.records import Finding
+from playwright.sync_api import Locator, Page, Request
+
+from ortlens.trace.records import Capture, Finding
 from ortlens.trace.schema import facts_of
 from ortlens.views import selection
 from tests.facts import head
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page, Request
-
-    from ortlens.trace.records import Capture
 
 PANELS = tuple(name for name in selection.PANELS if name != "onnx")
 """Panels of a capture without ONNX models, from left to right."""

@@ -4,8 +4,6 @@ For each function that the program reaches: the program's answers are those of P
 the next call works. `--way NAME` and `--only TEXT` choose; `--sample N` takes every Nth.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

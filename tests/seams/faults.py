@@ -1,21 +1,17 @@
 """Makes any function of the package raise, and finds out which functions a program reaches."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import pkgutil
 import sys
 import threading
 import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PACKAGE = Path(ortlens.__file__).parent
 SAID = "planted fault"

@@ -1,13 +1,12 @@
 """A small program under each way of observing it, and what becomes of it when a function of the package fails."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -15,9 +14,6 @@ from torch import nn
 from ortlens import Lens, OrtBackend, capture, explain
 from ortlens.trace.recorder import CURRENT
 from tests.seams.faults import SAID, Planted, Seam, raising
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Kind: TypeAlias = Literal["survived", "quiet", "refused", "unreached", "raised", "wrong", "poisoned", "unreported", "leaked"]
 BROKEN: frozenset[Kind] = frozenset({"raised", "wrong", "poisoned", "unreported", "leaked"})

@@ -3,8 +3,6 @@
 A sample; `make sweep-seams` has every function fail.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.seams.faults import Seam, seams

@@ -1,14 +1,13 @@
 """Record the captures of this folder; see README.md beside it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -16,13 +15,9 @@ from torch import nn
 
 from ortlens import Lens, explain
 from ortlens.trace import store
+from ortlens.trace.records import Capture
 from ortlens.views.payload import payload_from_capture
 from tests.data.captures.record import neutral_capture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ortlens.trace.records import Capture
 
 FOLDER = Path(__file__).parent
 FIXTURE = FOLDER.parents[2] / "frontend" / "test" / "pieces.payload.gz"

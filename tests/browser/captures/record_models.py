@@ -1,7 +1,5 @@
 """Record `models.ortlens`, the capture that holds its ONNX models: `python -m tests.browser.captures.record_models`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
