@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -214,8 +214,15 @@ def _check_folder(folder: Path, case: Case) -> None:
             loaded(*args, **kwargs)
 
 
-@pytest.mark.parametrize("road", ROADS)
-@pytest.mark.parametrize("name", [name if case.always else pytest.param(name, marks=pytest.mark.slow) for name, case in CASES.items()])
+def _rows() -> Iterator[Any]:
+    """Each case on each road: those of every run, then one road of each other case, in turn; the rest is in `make sweep-soak`."""
+    for place, (name, case) in enumerate(CASES.items()):
+        for turn, road in enumerate(ROADS):
+            marks = () if case.always else pytest.mark.slow if place % len(ROADS) == turn else pytest.mark.soak
+            yield pytest.param(name, road, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "road"), list(_rows()))
 def test_a_file_has_the_signature_of_its_function(name: str, road: Road, tmp_path: Path) -> None:
     case = CASES[name]
     if road in case.refused:
