@@ -109,7 +109,7 @@ class Recorder:
         """Append records; one with the key of an earlier one replaces it."""
         with self._lock:
             for record in records:
-                self._put(type(record), self._key(record), record)
+                self._put(type(record), _id_of(record) or next(self._positions), record)
 
     def _put(self, kind: type, key: object, record: r.Record) -> None:
         self._tables[kind][key] = record
@@ -120,14 +120,6 @@ class Recorder:
         if self.journal is not None:
             with lens_guard(self, "writing the journal"):
                 self.journal.write(entry(), data)
-
-    def _key(self, record: r.Record) -> object:
-        """Return the id of a record that can be amended, else a number that is never given again."""
-        if isinstance(record, (r.Graph, r.Break, r.Recompile, r.Partition, r.Model, r.Session)):
-            return getattr(record, fields(record)[0].name)
-        if isinstance(record, (r.Node, r.Fallback)):
-            return (record.graph_id, record.node)
-        return next(self._positions)
 
     def amend(self, kind: type[r.Record], key: object, **changes: object) -> None:
         """Fill in what became known later; an unknown key, an id or `(graph_id, node)`, is ignored, since the record may be gone."""
@@ -204,7 +196,7 @@ class Recorder:
     def replace_all(self, kind: type[_R], records: Iterable[_R]) -> None:
         """Replace all records of a kind."""
         with self._lock:
-            self._tables[kind] = {self._key(record): record for record in records}
+            self._tables[kind] = {_id_of(record) or next(self._positions): record for record in records}
             rows, table = self._tables[kind].values(), _TABLE_OF[kind]
             self._journalled(lambda: {"replace": table.name, "rows": [row_from_record(table, record) for record in rows]})
 
@@ -281,3 +273,10 @@ def run_from_row(session_id: str | None, graph_id: str | None, row: tuple[int, i
         total_ns=done - start,
         thread=thread,
     )
+
+
+def _id_of(record: r.Record) -> object:
+    """Return what a record is known by, so that it can be amended; None where nothing amends it."""
+    if isinstance(record, (r.Graph, r.Break, r.Recompile, r.Partition, r.Model, r.Session)):
+        return getattr(record, fields(record)[0].name)
+    return (record.graph_id, record.node) if isinstance(record, (r.Node, r.Fallback)) else None
