@@ -28,7 +28,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # There, commands under test would annotate the lines of this repository.
 os.environ.pop("GITHUB_ACTIONS", None)
 
-BROWSER = ROOT / "tests" / "browser"
+BROWSER, UNIT = ROOT / "tests" / "browser", ROOT / "tests" / "unit"
 
 # No deadline: a shared, busy machine is slow without anything being wrong. The same examples in each run: what fails is what was changed.
 settings.register_profile("ortlens", deadline=None, derandomize=True)
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         drives_browser = BROWSER in item.path.parents
         name = item.nodeid.partition("[")[0]
-        if config.getoption("sample_cov") and (name in sampled or len(sampled) % 2):
+        if config.getoption("sample_cov") and UNIT not in item.path.parents and (name in sampled or len(sampled) % 2):
             item.add_marker(pytest.mark.no_cover)
         sampled.add(name)
         if drives_browser:
@@ -77,7 +77,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run end in time on a machine that is slow today."""
-    parser.addoption("--sample-cov", action="store_true", help="with --cov: count the first case of every second test alone, for speed")
+    parser.addoption(
+        "--sample-cov", action="store_true", help="with --cov: outside tests/unit, count the first case of every second test alone"
+    )
     parser.addoption(
         "--until", type=float, metavar="SECONDS", help="skip each test that would begin after this time, in seconds since 1970"
     )
