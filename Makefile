@@ -113,11 +113,9 @@ FAST_ALONE := -m 'serial and not slow and not soak'
 SLOW := -m 'slow and not serial and not soak'
 SLOW_ALONE := -m 'slow and serial and not soak'
 BESIDE := -n $(WORKERS) --dist worksteal
-# Counting branches makes a test take two thirds longer: a sample is counted, which takes fewer than all of them.
-COUNT := --cov --cov-report= --sample-cov
-# COV=1, as in CI: count in `make test`, so that `make coverage` need not run the tests again.
+# COV=1, as in CI: count the branches that `make test` takes, so that `make coverage` need not run the tests again.
 COV ?=
-TRACE := $(if $(COV),$(COUNT))
+TRACE := $(if $(COV),--cov --cov-report=)
 LOGS := $(BUILD)/logs
 CLOSING_LINE = $(BIN)/python tests/closing_line.py
 # Seconds since 1970 at which the slow tests end, and those that measure: what has not begun by then is skipped, and counted as such.
@@ -155,10 +153,10 @@ docs: $(VENV)/.dev ## Build the documentation into build/site, warnings are erro
 	@$(BIN)/mkdocs build --strict 2>&1 | { grep -v '^INFO' || true; }
 	@echo 'built $(BUILD)/site'
 
-# What `make test COV=1` counted is taken; otherwise its tests run once more.
+# Counting branches slows the tests down. What `make test COV=1` counted is taken; otherwise its tests run once more.
 coverage: $(VENV)/.dev ## Check branch coverage: 95 % in trace and analysis, 85 % in the rest
 	$(SAY) 'Branch coverage: 95 % in trace and analysis, 85 % in the rest'
-	@test -f $(BUILD)/coverage || $(BIN)/python -m pytest $(FAST) $(BESIDE) $(COUNT) --quiet --quiet
+	@test -f $(BUILD)/coverage || $(BIN)/python -m pytest $(FAST) $(BESIDE) --cov --cov-report= --quiet --quiet
 	@$(BIN)/coverage report --include='ortlens/trace/*,ortlens/analysis/*' --fail-under=95
 	@$(BIN)/coverage report --omit='ortlens/trace/*,ortlens/analysis/*' --fail-under=85
 

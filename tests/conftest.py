@@ -28,7 +28,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # There, commands under test would annotate the lines of this repository.
 os.environ.pop("GITHUB_ACTIONS", None)
 
-BROWSER, UNIT = ROOT / "tests" / "browser", ROOT / "tests" / "unit"
+BROWSER = ROOT / "tests" / "browser"
 
 # No deadline: a shared, busy machine is slow without anything being wrong. The same examples in each run: what fails is what was changed.
 settings.register_profile("ortlens", deadline=None, derandomize=True)
@@ -54,15 +54,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what drives a browser as slow; run it, and what is `timed`, once more on failure: other work may be in the way."""
-    sampled: set[str] = set()
     for item in items:
         drives_browser = BROWSER in item.path.parents
-        name = item.nodeid.partition("[")[0]
-        if config.getoption("sample_cov") and UNIT not in item.path.parents and (name in sampled or len(sampled) % 2):
-            item.add_marker(pytest.mark.no_cover)
-        sampled.add(name)
         if drives_browser:
             item.add_marker(pytest.mark.slow)
         if drives_browser or item.get_closest_marker("timed"):
@@ -77,9 +72,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run end in time on a machine that is slow today."""
-    parser.addoption(
-        "--sample-cov", action="store_true", help="with --cov: outside tests/unit, count the first case of every second test alone"
-    )
     parser.addoption(
         "--until", type=float, metavar="SECONDS", help="skip each test that would begin after this time, in seconds since 1970"
     )
