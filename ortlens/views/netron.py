@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 OPTIMIZED = ".optimized"  # end of the id of a model as ONNX Runtime runs it, after its own rewrites
 MAX_MODEL_BYTES = 64 * 2**20  # models above this are not gone through: their weights are inside, and reading them would hold the page up
-_LISTED = 12
+_LISTED, _NAMED = 12, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ def _slim_models(capture: Capture) -> tuple[dict[str, SlimModel], list[str]]:
 
 
 def _names(names: list[str]) -> str:
-    listed = ", ".join(clipped(name, 120) for name in names[:6])
-    return f"{listed} and {counted(len(names) - 6, 'other')}" if len(names) > 6 else listed  # noqa: PLR2004 - as many as are listed
+    listed = ", ".join(clipped(name, 120) for name in names[:_NAMED])
+    return f"{listed} and {counted(len(names) - _NAMED, 'other')}" if len(names) > _NAMED else listed
 
 
 def _viewer_frame(slim: Mapping[str, SlimModel]) -> tuple[bytes, list[str]]:

@@ -32,7 +32,7 @@ _NAMED = re.compile(
     r"(?:tensor|type of|attribute|argument|parameter|module|function|method|operator|class|variable|name|named|builtin|object) '?$|<class $"
 )
 _TABLE = re.compile(r"(?:\b[LG]|kwargs(?:'\])?|_modules|_parameters|_buffers|__dict__|__kwdefaults__|\.attrs)\[$")
-_DIGITS = re.compile(rf"(?<![\w.]){'[0-9]'}{{{_LONGEST_DIGITS},}}(?![\w.])")
+_DIGITS = re.compile(rf"(?<![\w.])[0-9]{{{_LONGEST_DIGITS},}}(?![\w.])")
 _COMPARED = re.compile(r"(?P<what>[^=!]*)(?P<sign>[=!]=) *(?P<value>-?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[jJ]?)…?(?![\w.])")
 _SIZE = re.compile(r"size\(\)|stride\(\)|len\(|dim\(\)|ndim|storage_offset|shape")
 _CONSTANT = re.compile(r"(?P<head>ConstantVariable\(\w+: )(?:'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^()\n]*)\)")

@@ -46,9 +46,7 @@ class NumericsSummary:
     eager_nodes: int  # nodes that PyTorch runs, which need no comparison
     call: CallNumbers | None = None  # the verdict on the call as a whole; None when it was not compared
     left_out: int = 0  # values that were not compared, or not in all calls, because the time of `verify` was over
-    farthest: Numeric | None = (
-        None  # the value that differs most, for its tolerance; None where everything is equal, or nothing finite was compared
-    )
+    farthest: Numeric | None = None  # what differs most, for its tolerance; None where all is equal, or nothing finite was compared
 
     @property
     def compared(self) -> int:
