@@ -48,6 +48,7 @@ def test_without_work_on_the_device_kernels_have_their_launches_and_the_lens_say
     lens = profiled()
     (finding,) = (row for row in lens.captured().findings if row.rule == "launch_times")
     assert finding.evidence == "torch's profiler saw no work on the device"
+    assert finding.mitigation == "See what torch.profiler shows of this device without ortlens."
     kernels, (session,) = lens.captured().kernels, lens.captured().sessions
     assert all(kernel.mean_ns for kernel in kernels)
     assert not any(kernel.device_kernels for kernel in kernels)

@@ -94,7 +94,7 @@ def _laid_out(laid: Callable[..., Any], target: Any, further: Callable[..., Any]
     return decomposed
 
 
-_WHOLE: contextvars.ContextVar[Any] = contextvars.ContextVar("operator that is traced as it is", default=None)
+_WHOLE: contextvars.ContextVar[Any] = contextvars.ContextVar("operator that is called as it is", default=None)
 
 
 def _relaid(strides_of: Callable[..., Any], target: Any, further: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -113,7 +113,7 @@ def _relaid(strides_of: Callable[..., Any], target: Any, further: Callable[..., 
         if made is NotImplemented and strides_of is _as_whole:
             return made
         if made is NotImplemented:
-            made = _traced_as_it_is(target, *args, **kwargs)
+            made = _as_it_is(target, *args, **kwargs)
         results = _torch.tensors_of(made)
         wanted = dict(zip(map(id, results), strides_of(results, target, args, kwargs), strict=False))
         return _torch.map_tensors(lambda tensor: _with_strides(tensor, wanted.get(id(tensor))), made)
@@ -121,7 +121,7 @@ def _relaid(strides_of: Callable[..., Any], target: Any, further: Callable[..., 
     return decomposed
 
 
-def _traced_as_it_is(target: Any, *args: Any, **kwargs: Any) -> Any:
+def _as_it_is(target: Any, *args: Any, **kwargs: Any) -> Any:
     token = _WHOLE.set(target)
     try:
         return target(*args, **kwargs)
@@ -138,7 +138,8 @@ def _as_whole(_: Sequence[torch.Tensor], target: Any, args: Sequence[Any], kwarg
     if target in _WRONG_AS_WHOLE or not _UNKNOWN_SIZES.isdisjoint(target.tags):
         return []
     try:
-        whole = _torch.untraced(target, *args, **kwargs)
+        # An operator made of others decomposes even untraced while an exported program is lowered: without end, if not kept as it is.
+        whole = _torch.untraced(_as_it_is, target, *args, **kwargs)
     except Exception:  # noqa: BLE001 - some shape functions take less than the decompositions that replace them
         return []
     return [tensor.stride() for tensor in _torch.tensors_of(whole)]
@@ -319,7 +320,7 @@ def _view(target: Any, tensor: torch.Tensor, sizes: Sequence[Any]) -> Any:
     """Give dimensions of size 1 the strides of `computeStride` in `aten/src/ATen/TensorUtils.cpp`: convolutions heed that of the batch."""
     if len(sizes) not in FORMATS or _is_plain(tensor) or _WHOLE.get() is target:
         return NotImplemented
-    made: torch.Tensor = _traced_as_it_is(target, tensor, sizes)
+    made: torch.Tensor = _as_it_is(target, tensor, sizes)
     for dim in reversed(range(made.dim() - 1)):
         if statically_known_true(made.shape[dim] == 1):
             stride, following = _hints((made.stride(dim), made.shape[dim + 1] * made.stride(dim + 1)))

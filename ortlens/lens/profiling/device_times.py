@@ -254,6 +254,7 @@ RUNS = 10
 _MAX_PASSES = 3  # of one session: starting and ending the profiler takes longer than the runs
 _ACTIVITIES = {"CUDAExecutionProvider": "CUDA"}
 """What torch's profiler calls the work of the device of a provider."""
+OTHER_PROFILER, NO_TIME = "another profiler of torch is running", "there was no time for it"
 _PROFILED, _PLAIN = "ortlens: profiled run", "ortlens: plain run"
 _LAUNCHES = re.compile("cuda|cu[A-Z]")
 """Names of calls of the CUDA runtime and driver: their ids are CUPTI's, while those of torch's own events are other numbers."""
@@ -281,7 +282,7 @@ class DevicePasses:
         places: list[int] = []
         try:
             if _torch.profiler_is_enabled():
-                self.missing = "another profiler of torch is running"
+                self.missing = OTHER_PROFILER
                 return
             trace = self._traced(plain, profiled, turns, places, min(RUNS, count))
         except Exception as error:  # noqa: BLE001 - as of any profile: what is observed goes on, with times of launches
@@ -312,7 +313,7 @@ class DevicePasses:
     def times(self, written: Path, start_ns: int) -> DeviceTimes | None:
         """Join with ONNX Runtime's profile, which began at a reading of the system's clock; None where `missing` tells why."""
         if self.missing or not self._passes:
-            self.missing = self.missing or "there was no time for it"
+            self.missing = self.missing or NO_TIME
             return None
         try:
             passes = [(trace, profiles.read_spans(written, places)) for trace, places in self._passes]

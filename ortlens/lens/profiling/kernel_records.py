@@ -13,7 +13,7 @@ from ortlens import _ort
 from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis import node_provenance
 from ortlens.lens.profiling import kernel_origins, profiles
-from ortlens.lens.profiling.device_times import DevicePasses, device_provider
+from ortlens.lens.profiling.device_times import NO_TIME, OTHER_PROFILER, DevicePasses, device_provider
 from ortlens.trace import records as r
 from ortlens.trace.records import same
 
@@ -304,6 +304,12 @@ def _use(device: DeviceTimes, run_ns: float) -> dict[str, int]:
     return {"device_busy_ns": use.busy_ns, "device_idle_ns": idle_ns, "launch_ns": use.launch_ns, "launches": use.launches}
 
 
+_REMEDIES = {
+    OTHER_PROFILER: "Profile again, without another profiler around it.",
+    NO_TIME: "Profile again, with a larger budget_s.",
+}
+
+
 def _note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None:
     """Record that the kernels of a session have the times of launches, if it is said why; that of an earlier profile goes."""
     rule = "launch_times"
@@ -317,7 +323,7 @@ def _note_launch_times(recorder: Recorder, session_id: str, missing: str) -> Non
                 title=f"kernels of {session_id} have the times of their launches, not those of the device",
                 evidence=missing[:2000],
                 hazard="A kernel that takes long on the device does not stand out.",
-                mitigation="Profile again, without another profiler around it.",
+                mitigation=_REMEDIES.get(missing, "See what torch.profiler shows of this device without ortlens."),
             )
         )
     recorder.replace_findings((rule,), findings, subject=session_id)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.functional import batch_norm
+from torch.nn.functional import batch_norm, scaled_dot_product_attention
 
 from ortlens import OrtBackend
+from ortlens.backend.lowering.kernel_strides import with_kernel_strides
 
 _aten = torch.ops.aten
 PAIRS = {
@@ -234,3 +235,20 @@ def test_gradients_lie_as_in_eager(*, dynamic: bool) -> None:
         torch.testing.assert_close(made, wanted, check_stride=True)
         got, want = (torch.autograd.grad(outs, given, list(map(torch.ones_like, outs))) for outs in (made, wanted))
         torch.testing.assert_close(got, want, check_stride=True)
+
+
+class Attention(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return scaled_dot_product_attention(x.mT, x.mT, x.mT)
+
+
+def test_an_operator_made_of_others_is_decomposed_once_per_pass_of_pytorch() -> None:
+    made: list[torch.Tensor] = []
+
+    def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        made.append((query @ key.mT * query.shape[-1] ** -0.5).softmax(-1) @ value)
+        return made[-1]
+
+    table = with_kernel_strides({_aten.scaled_dot_product_attention.default: attention})
+    torch.export.export(Attention(), (torch.randn(2, 5, 3),)).run_decompositions(table)
+    assert len(made) == 2, "the outputs' metadata, and the trace"
