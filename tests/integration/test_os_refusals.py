@@ -15,7 +15,7 @@ import torch
 
 import ortlens
 from ortlens._os_errors import clear_os_errors, explained
-from ortlens.errors import OrtLensError, SessionError
+from ortlens.errors import OrtLensError, SessionError, UsageError
 from ortlens.lens.profiling import profiles
 from ortlens.trace import store
 from tests.integration.test_whole_files import full_disk
@@ -50,8 +50,11 @@ def test_a_missing_folder_for_temporary_files_is_named(lens: ortlens.Lens, monke
         lens.profile(X)
 
 
-def test_a_profile_without_room_is_a_clear_error(lens: ortlens.Lens) -> None:
+def test_a_profile_and_a_saved_callable_without_room_are_clear_errors(lens: ortlens.Lens, tmp_path: Path) -> None:
     with torch.no_grad():
+        frozen = ortlens.freeze(torch.nn.Linear(6, 5), X)
+        with full_disk(100), pytest.raises(UsageError, match=": File too large; nothing is left there"):
+            frozen.save(tmp_path / "frozen")
         profiles.measure_cost()  # imports what it needs
         with full_disk(100), pytest.raises(SessionError, match="free some space"):
             lens.profile(X)

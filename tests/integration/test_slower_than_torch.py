@@ -95,7 +95,7 @@ class Advancing(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.rows.index_copy_(0, self.position, self.layer(x))
         self.position.add_(1)
-        return self.rows * 2
+        return self.rows.mul(torch.linalg.svdvals(x))  # PyTorch computes the values
 
 
 @pytest.mark.filterwarnings("error")

@@ -1,6 +1,8 @@
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
 import copy
+import math
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,12 @@ def test_the_line_of_the_user(frames: tuple[tuple[str, int | str], ...], line: t
     trace = "\n".join(f'  File "{file}", line {number}, in forward\n    some code' for file, number in frames)
     assert provenance.user_line(node_with(stack_trace=trace)) == line
     assert provenance.user_line(node_with()) == (None, None, None)
+
+
+def test_names_of_operators() -> None:
+    calls = (aten.sin.default, operator.add, math.floor, torch.sym_max)
+    names = [provenance.target_name(torch.fx.Graph().call_function(call)) for call in calls]
+    assert names == ["aten.sin.default", "operator.add", "math.floor", "sym_max"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from onnx import helper
 
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, FX_NODES_KEY, INFERRED_KEY, iter_nodes, provenance_of
 from ortlens.lens.profiling import kernel_origins
+from ortlens.lens.profiling.kernel_records import _place
 from tests.onnx_models import onnx_model
+from tests.unit.analysis.hand_made import node as fx_node
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -154,6 +156,8 @@ def test_a_kernel_without_a_name_has_an_origin_where_all_that_it_may_be_agree() 
     assert walked(BEFORE, rewritten(BEFORE, one))["Both_7"].node == "sin"
     torn = walked(BEFORE, rewritten(BEFORE, one, other))["Both_7"]
     assert (*of(torn), torn.candidates) == (None, "none", ("sin", "neg")), "nobody knows which"
+    same, apart = ({name: fx_node(name, file="model.py", line=line) for name, line in (("sin", 1), ("neg", last))} for last in (1, 2))
+    assert [place and place.line for place in (_place(torn, same), _place(torn, apart))] == [1, None]
 
 
 def test_kernels_without_names_are_told_apart_by_their_order() -> None:
