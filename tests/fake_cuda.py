@@ -4,19 +4,15 @@ The sessions, the code around them and the numbers are real. What only a device 
 of which the session runs once more on the same buffers.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import torch
 
 from ortlens import _ort
 from ortlens.backend.runtime import cuda, devices, session
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Stream:

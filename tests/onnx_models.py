@@ -1,15 +1,11 @@
 """ONNX models made by hand, with weights wherever a model may hold some."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def onnx_model(  # noqa: PLR0913 - what a model is made of

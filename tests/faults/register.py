@@ -4,25 +4,19 @@
 documentation, and the text of an issue about a fault, are made of it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
+import onnx
 
 Outcome: TypeAlias = Literal["wrong", "right", "refused"]
 """What a version makes of a fault's model; `refused` when it raises, unless that is the fault."""

@@ -2,22 +2,16 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+import pytest
 import torch
 from torch.utils import _pytree as pytree
 
 from ortlens import Lens
 from ortlens.backend.runtime.session import SessionConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import pytest
-
-    from ortlens.trace.records import Capture
+from ortlens.trace.records import Capture
 
 SEED = 20260
 

@@ -1,21 +1,16 @@
 """Programs that one process compiles ahead of time and another loads: `python -m tests.integration.ahead_programs save|load FOLDER`."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import onnx
 import torch
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import onnx
 
 
 class Layers(torch.nn.Module):

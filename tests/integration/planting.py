@@ -1,12 +1,14 @@
 """Plants wrong answers on purpose, and checks that `verify` reports each with its scope and user line."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import onnx_ir as ir
+import pandas as pd
+import pytest
 import torch
 
 import ortlens
@@ -14,13 +16,6 @@ from ortlens.backend import planner
 from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.runtime import program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import onnx_ir as ir
-    import pandas as pd
-    import pytest
 
 Plant: TypeAlias = "Callable[[pytest.MonkeyPatch], None]"
 BOUNDARY, LOWERING, INSIDE = "the fault is at the boundary", "the fault is in the lowering", "The first wrong value inside is"

@@ -1,17 +1,12 @@
 """What the soak tests measured, printed at the end of a run: `make sweep-soak` states figures, not only that bounds hold."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 from tests.soak.test_soak_memory import resident_bytes
-
-if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
 
 FIGURES: list[str] = []
 

@@ -1,26 +1,19 @@
 """Verify models without faults: none may be called wrong. `python -m tests.zoo.verified [NAME ...]`; without names, all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
 
 import ortlens
-from tests.zoo.programs import PROGRAMS
+from tests.zoo.programs import PROGRAMS, Program
 from tests.zoo.table import ARCHITECTURES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pandas as pd
-
-    from tests.zoo.programs import Program
 
 NAMES = (
     *("AlbertModel", "BertModel", "CanineModel", "ConvBertModel", "DebertaModel", "DistilBertModel", "FNetModel", "ModernBertModel"),

@@ -304,29 +304,21 @@ def _use(device: DeviceTimes, run_ns: float) -> dict[str, int]:
     return {"device_busy_ns": use.busy_ns, "device_idle_ns": idle_ns, "launch_ns": use.launch_ns, "launches": use.launches}
 
 
-_REMEDIES = {
-    OTHER_PROFILER: "Profile again, without another profiler around it.",
-    NO_TIME: "Profile again, with a larger budget_s.",
-}
+_REMEDIES = {OTHER_PROFILER: "Profile again, without another profiler around it.", NO_TIME: "Profile again, with a larger budget_s."}
 
 
 def _note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None:
     """Record that the kernels of a session have the times of launches, if it is said why; that of an earlier profile goes."""
-    rule = "launch_times"
-    findings = []
-    if missing:
-        findings.append(
-            r.Finding(
-                rule=rule,
-                subject=session_id,
-                severity="warning",
-                title=f"kernels of {session_id} have the times of their launches, not those of the device",
-                evidence=missing[:2000],
-                hazard="A kernel that takes long on the device does not stand out.",
-                mitigation=_REMEDIES.get(missing, "See what torch.profiler shows of this device without ortlens."),
-            )
-        )
-    recorder.replace_findings((rule,), findings, subject=session_id)
+    found = r.Finding(
+        rule="launch_times",
+        subject=session_id,
+        severity="warning",
+        title=f"kernels of {session_id} have the times of their launches, not those of the device",
+        evidence=missing[:2000],
+        hazard="A kernel that takes long on the device does not stand out.",
+        mitigation=_REMEDIES.get(missing, "See what torch.profiler shows of this device without ortlens."),
+    )
+    recorder.replace_findings((found.rule,), [found] if missing else [], subject=session_id)
 
 
 def _with_packed_weights(kernels: Sequence[profiles.ProfiledKernel], model: onnx.ModelProto | None) -> list[profiles.ProfiledKernel]:

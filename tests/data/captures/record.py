@@ -1,11 +1,9 @@
 """Record the captures of this folder; see README.md beside it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,10 +11,8 @@ from torch import nn
 from ortlens import Lens, explain
 from ortlens.demo import run_demo
 from ortlens.trace import store
+from ortlens.trace.records import Capture
 from ortlens.trace.schema import TABLES
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
 
 FOLDER = Path(__file__).parent
 ROOT = str(FOLDER.parents[2])

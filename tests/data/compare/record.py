@@ -1,22 +1,16 @@
 """Record the captures of this folder; see README.md beside it. One capture per process: `record.py NAME`, `record.py planted0`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from onnx import helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from ortlens import explain
 from ortlens.trace import store
 from tests.data.captures.record import neutral_capture
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 FOLDER = Path(__file__).parent
 PLAIN, PLANTED = 10, 4

@@ -2,8 +2,6 @@
 
 # ruff: noqa: ANN401, FBT003 - what is called takes anything, and flags are what is guarded
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json
@@ -12,16 +10,14 @@ import random
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FOLDER = Path(__file__).parent
 NEUTRAL = "/home/ada/model.py"
