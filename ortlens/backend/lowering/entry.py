@@ -15,7 +15,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
-from ortlens.backend.basis.provenance import count_ops, input_name, layout_text, needs_gradient, operations, user_line
+from ortlens.backend.basis.provenance import count_ops, input_name, layout_text, module_path, needs_gradient, operations, user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.backend.operators.facts import Tracing
 from ortlens.errors import ConversionError, OrtLensError
@@ -231,13 +231,13 @@ _MOST_OPERATIONS, _MOST_OF_A_LINE = 10_000, 1_000
 def unrolled(module: torch.fx.GraphModule) -> str | None:
     """Say which line makes most of a graph of more than 10,000 operations, if more than 1,000 come from it: tracing unrolls loops.
 
-    To compile so many would take minutes, and more memory than the model.
+    To compile so many would take minutes, and more memory than the model. One line of many modules, as in a deep network, is no loop.
     """
     calls = operations(module)
     if len(calls) <= _MOST_OPERATIONS:
         return None
-    lines = collections.Counter((line.file, line.line) for line in map(user_line, calls) if line.file is not None)
-    ((file, line), count) = next(iter(lines.most_common(1)), (("", 0), 0))
+    lines = collections.Counter((*at[:2], module_path(node)) for node in calls if (at := user_line(node)).file is not None)
+    ((file, line, _), count) = next(iter(lines.most_common(1)), (("", 0, None), 0))
     if count <= _MOST_OF_A_LINE:
         return None
     return f"tracing unrolled a loop: {count:,} of the {len(calls):,} operations of the graph are from {file}:{line}"

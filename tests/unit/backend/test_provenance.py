@@ -70,7 +70,7 @@ def test_the_line_of_the_user(frames: tuple[tuple[str, int | str], ...], line: t
 
 
 def test_names_of_operators() -> None:
-    calls = (aten.sin.default, operator.add, math.floor, torch.sym_max)
+    calls: tuple[Any, ...] = (aten.sin.default, operator.add, math.floor, torch.sym_max)
     names = [provenance.target_name(torch.fx.Graph().call_function(call)) for call in calls]
     assert names == ["aten.sin.default", "operator.add", "math.floor", "sym_max"]
 
