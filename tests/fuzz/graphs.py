@@ -7,11 +7,10 @@ gradients, branches on values and arguments that share memory. The graph enters 
 
 # ruff: noqa: ANN401 - programs return anything
 
-from __future__ import annotations
-
 import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch._dynamo.source import LocalSource
@@ -22,9 +21,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ortlens import OrtBackend
 from ortlens.backend.lowering.entry import LoweredGraph
 from ortlens.backend.lowering.returned_views import base_of, without_returned_views
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _COPY = torch.ops.aten.copy_.default
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
@@ -86,7 +82,7 @@ class _Arguments:
     tensors: tuple[torch.Tensor, ...]
 
     @classmethod
-    def of(cls, model: torch.nn.Module, ins: Sequence[Any]) -> _Arguments:
+    def of(cls, model: torch.nn.Module, ins: Sequence[Any]) -> "_Arguments":
         weights = {**model._parameters, **model._buffers}
         state: dict[str, Any] = {**{name: value for name, value in vars(model).items() if isinstance(value, torch.Tensor)}, **weights}
         return cls(

@@ -2,6 +2,8 @@
 
 # ruff: noqa: ANN401, FBT003 - what is called takes anything, and flags are what is guarded
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import json
@@ -10,14 +12,16 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 FOLDER = Path(__file__).parent
 NEUTRAL = "/home/ada/model.py"
