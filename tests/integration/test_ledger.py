@@ -93,7 +93,7 @@ def test_the_demo_model_balances() -> None:
     balances(lens)
     assert set(lens.ledger.graph_id) == set(lens.graphs.graph_id)
     assert totals(lens).ns["run"] > totals(lens).ns["bind"] > 0
-    assert of(lens, "g0", "eager") > 0, "the singular values, and the comparison with zero that no converter takes"
+    assert of(lens, "g0", "eager") > of(lens, "g0", "guards"), "the singular values, and the comparison with zero that no converter takes"
 
 
 def test_the_sum_is_the_wall_time_of_a_call() -> None:
@@ -224,7 +224,7 @@ def test_a_partition_that_went_back_to_pytorch_is_eager() -> None:
             runner.failed(inputs, RuntimeError("planted"))
     lens.measure(X)
     assert of(lens, "g0", "run") == 0
-    assert of(lens, "g0", "eager") > 0
+    assert of(lens, "g0", "eager") > totals(lens).total_ns / 20
     assert of(lens, "g0", "residual") == 0
 
 

@@ -123,7 +123,7 @@ def test_what_stays_in_pytorch_is_counted_and_timed() -> None:
         for _ in range(7):
             compiled(x(50))
     assert lens.fallbacks.calls.tolist() == [7, 7]
-    assert (lens.fallbacks.total_ns > 0).all()
+    assert (lens.fallbacks.total_ns > 7 * 100).all()
     assert lens.sessions.calls.tolist() == [7, 7]
 
 
