@@ -1,4 +1,7 @@
-"""How much of the compiled code ONNX Runtime runs, and what of it when a session is created.
+"""How much of a call ONNX Runtime runs, or of the compiled code where nothing was counted, and what of it when a session is created.
+
+Operators of a call are counted in PyTorch, one by one (`CallLine`). Which of those in graphs run in ONNX Runtime is known per node; a line
+counts with the share of its nodes, rounded down. Without a count, the compute nodes of the graphs stand for the whole.
 
 A recompiled graph describes code that is already in the capture, under another guard. Adding both versions up would
 weigh that code twice, and the more often it is recompiled, the more it would count. So only the newest version of each
@@ -18,7 +21,7 @@ from ortlens.analysis.index import nodes_by_graph, once, partitions_by_graph, se
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ortlens.trace.records import Capture, Graph, Node, Recompile
+    from ortlens.trace.records import Capture, Graph, Node, PythonFrame, Recompile
 
 
 Verdict: TypeAlias = Literal["empty", "foreign", "no_compute", "none", "part", "compiled", "whole"]
@@ -32,9 +35,12 @@ class Coverage:
     # `none` or `part`: how much of the compute nodes ONNX Runtime runs; `compiled`: all of them, but not all code is in the graphs;
     # `whole`: all of them, and nothing is known to run outside
     verdict: Verdict
+    operator_count: int | None  # operators that PyTorch runs in a call without torch.compile; None where they were not counted
+    compiled_operator_count: int  # of these, the ones in compiled graphs; 0 where not counted
+    ort_operator_count: int  # of these, the ones that ONNX Runtime runs; 0 where not counted
     node_count: int  # compute nodes of the current graphs; 0 when none is known
     ort_node_count: int  # those that ONNX Runtime runs
-    share: float | None  # the quotient, 0 to 1; None when there is nothing to divide
+    share: float | None  # of the operators, else of the compute nodes, 0 to 1; None when there is nothing to divide
     partition_count: int  # ONNX models that the current graphs were cut into
     whole_graph_count: int  # current graphs that run as a single ONNX model, with nothing left in PyTorch
     graph_count: int  # current graphs whose compute nodes are known
@@ -44,7 +50,17 @@ class Coverage:
     @property
     def is_partial_view(self) -> bool:
         """Whether code is known to run, or to follow, outside the graphs that are counted."""
-        return bool(self.break_count) or self.is_cut_short
+        return self.operator_count is None and (bool(self.break_count) or self.is_cut_short)
+
+    @property
+    def node_share(self) -> float | None:
+        """The share of the compute nodes of the graphs alone."""
+        return self.ort_node_count / self.node_count if self.node_count else None
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """What ONNX Runtime runs, and of how many operators."""
+        return (self.ort_node_count, self.node_count) if self.operator_count is None else (self.ort_operator_count, self.operator_count)
 
 
 def code_key(graph: Graph) -> tuple[object, ...]:
@@ -128,11 +144,19 @@ def coverage_of(capture: Capture) -> Coverage:
     partition_counts = Counter(partition.graph_id for partition in capture.partitions)
     nodes = sum(graph.node_count or 0 for graph in known)
     in_ort = sum(ort_node_count(graph, partitioned) or 0 for graph in known)
+    operators = sum(line.operators for line in capture.call_lines) or None
+    compiled = sum(line.operators - line.outside for line in capture.call_lines)
+    ort_operators = _ort_operators(capture, in_ort, nodes)
+    verdict = _verdict(capture, len(known), (ort_operators, operators) if operators is not None and nodes else (in_ort, nodes))
+    is_counted = operators is not None and verdict != "foreign"
     return Coverage(
-        verdict=_verdict(capture, len(known), nodes, in_ort),
+        verdict=verdict,
+        operator_count=operators,
+        compiled_operator_count=compiled,
+        ort_operator_count=ort_operators,
         node_count=nodes,
         ort_node_count=in_ort,
-        share=in_ort / nodes if nodes else None,
+        share=ort_operators / operators if is_counted and operators else in_ort / nodes if nodes else None,
         partition_count=sum(partition_counts[graph.graph_id] for graph in known),
         whole_graph_count=sum(
             bool(graph.node_count) and ort_node_count(graph, partitioned) == graph.node_count and partition_counts[graph.graph_id] == 1
@@ -142,6 +166,29 @@ def coverage_of(capture: Capture) -> Coverage:
         break_count=len(capture.breaks),
         is_cut_short=_is_cut_short(capture),
     )
+
+
+def _ort_operators(capture: Capture, in_ort: int, nodes: int) -> int:
+    """Count the operators of a call that ONNX Runtime runs: of those in graphs, by the nodes of their lines, else by all nodes."""
+    rows = (node for graph in compiled_graphs(capture) for node in nodes_by_graph(capture).get(graph.graph_id, ()))
+    counts: dict[tuple[str | None, int | None], list[int]] = {}
+    for node in rows if 0 < in_ort < nodes else ():
+        if node.kind == "compute":
+            count = counts.setdefault((node.file, node.line), [0, 0])
+            count[0] += node.supported
+            count[1] += 1
+    of_all = [in_ort, nodes] if nodes else [0, 1]
+    shares = ((line, counts.get((line.file, line.line), of_all)) for line in capture.call_lines)
+    return sum((line.operators - line.outside) * supported // count for line, (supported, count) in shares)
+
+
+def given_up(capture: Capture) -> tuple[PythonFrame, ...]:
+    """Return the functions that run operators outside of graphs because they were not compiled, those with the most first.
+
+    Where operators were not counted, these are all that PyTorch gave up.
+    """
+    frames = (frame for frame in capture.frames if frame.status != "compiled" and frame.operators != 0)
+    return tuple(sorted((frame for frame in frames if frame.operators or frame.status == "failed"), key=lambda row: -(row.operators or 0)))
 
 
 def is_dry_run(capture: Capture) -> bool:
@@ -154,18 +201,20 @@ def _is_cut_short(capture: Capture) -> bool:
     return any(finding.rule == "dry_run_ended" for finding in capture.findings)
 
 
-def _verdict(capture: Capture, known: int, nodes: int, in_ort: int) -> Verdict:
+def _verdict(capture: Capture, known: int, part: tuple[int, int]) -> Verdict:
+    in_ort, whole = part
     if not capture.graphs:
         return "empty"
     if not known:
         return "foreign"
-    if not nodes:
+    if not whole:
         return "no_compute"
     if not in_ort:
         return "none"
-    if in_ort < nodes:
+    if in_ort < whole:
         return "part"
-    return "compiled" if capture.breaks or _is_cut_short(capture) else "whole"
+    is_partial = not capture.call_lines and (capture.breaks or _is_cut_short(capture))
+    return "compiled" if is_partial else "whole"
 
 
 _MOST = 0.5

@@ -37,6 +37,13 @@ def plain_function(name: str) -> str:
     return match["name"] if match else name
 
 
+def function_part(name: str) -> str:
+    """Return the qualified name of a function, with the line behind which it goes on for a resume function of Dynamo."""
+    scope, dot, last = name.rpartition(".")
+    match = RESUMED.fullmatch(last)
+    return f"{scope}{dot}{match['name']} after line {match['line']}" if match else name
+
+
 def nodes_of(kernel: Kernel) -> tuple[str, ...]:
     """List the FX nodes that a kernel computes: all of them, the one its time is charged to if only that is known, or none."""
     return kernel.nodes or ((kernel.node,) if kernel.node else ())

@@ -196,7 +196,7 @@ COMPARE = Command(
 )
 
 
-_LIMITS = ("max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown")
+_LIMITS = ("max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_abs_err", "max_slowdown")
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -229,7 +229,8 @@ OPTIONS = (
     Option("--force", "export", "replace existing files"),
     Option("--max-breaks", "check", "distinct graph breaks at most", "N", type=_WHOLE),
     Option("--max-recompiles", "check", "recompiles at most", "N", type=_WHOLE),
-    Option("--min-coverage", "check", "least share of operations in ONNX Runtime: 0.9 or 90%%", "SHARE", type=_SHARE),
+    Option("--max-skipped", "check", "functions at most that run operators without being compiled", "N", type=_WHOLE),
+    Option("--min-coverage", "check", "least share of operators in ONNX Runtime: 0.9 or 90%%", "SHARE", type=_SHARE),
     Option("--max-abs-err", "check", "largest absolute difference from PyTorch; the capture must be verified", "SIZE", type=_NUMBER),
     Option(
         "--baseline",

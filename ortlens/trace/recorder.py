@@ -279,4 +279,6 @@ def _id_of(record: r.Record) -> object:
     """Return what a record is known by, so that it can be amended; None where nothing amends it."""
     if isinstance(record, (r.Graph, r.Break, r.Recompile, r.Partition, r.Model, r.Session)):
         return getattr(record, fields(record)[0].name)
+    if isinstance(record, r.PythonFrame):
+        return record.frame, record.file, record.line
     return (record.graph_id, record.node) if isinstance(record, (r.Node, r.Fallback)) else None

@@ -32,6 +32,8 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual", "wait"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
+FrameStatus: TypeAlias = Literal["compiled", "skipped", "failed"]
+FrameCause: TypeAlias = Literal["loop", "position", "limit", "generator"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights", "precision"]
 Refusal: TypeAlias = Literal["no_kernel", "opset", "dtype", "chosen", "compiles", "unlisted"]
 GraphUse: TypeAlias = Literal["replayed", "slower", "threads", "many", "large", "failed", "refused", "waiting"]
@@ -210,6 +212,43 @@ class Recompile:
     settings: tuple[str, ...] = column(_SETTINGS, default=())
     traits: tuple[str, ...] | None = optional(_TRAITS + " Missing where it was not recorded.")
     dynamo_ns: int | None = optional("Dynamo's own time for it; of a function without a graph, all that it took.", unit="ns")
+    rank: int | None = optional(_RANK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFrame:
+    """One Python function that was compiled, or that runs as it is."""
+
+    frame: str = column("Its qualified name, as `ViT.forward`; behind a graph break with the line: `ViT.forward after line 12`.", brief=1)
+    file: str | None = optional("File of the function.", brief=2)
+    line: int | None = optional("Its first line.")
+    status: FrameStatus = column(
+        "`compiled`; `failed`: PyTorch gave it up, and runs it as it is; `skipped`: PyTorch found nothing to compile in it, or never "
+        "tried, as with `torch.compiler.disable`.",
+        brief=3,
+    )
+    reason: str | None = optional("Why it was given up, in PyTorch's words.", brief=6)
+    operators: int | None = optional("Operators of PyTorch that it runs outside of graphs in a call; empty where not counted.", brief=4)
+    ops: tuple[str, ...] = column("These operators with their counts, most frequent first, as `aten.mm.default:2`.", default=(), brief=5)
+    cause: FrameCause | None = optional(
+        "What made PyTorch give it up: a graph break in a `loop`, or at a `position` behind which it cannot go on, as in a `try` block; "
+        "its `limit` of recompiles. Of a function that was skipped: `generator`."
+    )
+    break_id: str | None = optional("The graph break because of which it was given up.")
+    compile_id: str | None = optional("Dynamo's id of the last compilation; empty where PyTorch never tried.")
+    rank: int | None = optional(_RANK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLine:
+    """A line that runs operators in a call, as the program and as compiled."""
+
+    file: str | None = optional("File of the line: the innermost one of the program, or of a model in a library.", brief=1)
+    line: int | None = optional("Its number.")
+    source: str | None = optional("Its text.", brief=4)
+    function: str = column("Qualified name of the function.", default="")
+    operators: int = column("Operators that PyTorch runs for it in a call without torch.compile, counted below autograd.", brief=2)
+    outside: int = column("Of these, the ones that it runs outside of graphs in a compiled call.", default=0, brief=3)
     rank: int | None = optional(_RANK)
 
 
@@ -597,7 +636,22 @@ class Step:
 
 
 Record: TypeAlias = (
-    Graph | Break | Recompile | Node | Partition | Fallback | Model | Session | Run | Kernel | Numeric | Finding | LedgerPart | Step
+    Graph
+    | Break
+    | Recompile
+    | PythonFrame
+    | CallLine
+    | Node
+    | Partition
+    | Fallback
+    | Model
+    | Session
+    | Run
+    | Kernel
+    | Numeric
+    | Finding
+    | LedgerPart
+    | Step
 )
 
 
@@ -727,6 +781,8 @@ class Capture:
     graphs: tuple[Graph, ...] = ()
     breaks: tuple[Break, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
+    frames: tuple[PythonFrame, ...] = ()
+    call_lines: tuple[CallLine, ...] = ()
     nodes: tuple[Node, ...] = ()
     partitions: tuple[Partition, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()

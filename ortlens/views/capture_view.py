@@ -82,6 +82,16 @@ class CaptureView(ABC):
         return frame_from_capture(self.captured(), "recompiles")
 
     @property
+    def frames(self) -> pd.DataFrame:
+        """Python functions that were compiled, given up or skipped, with the operators that they run outside of graphs."""
+        return frame_from_capture(self.captured(), "frames")
+
+    @property
+    def call_lines(self) -> pd.DataFrame:
+        """Lines that run operators in a call, in all and outside of graphs."""
+        return frame_from_capture(self.captured(), "call_lines")
+
+    @property
     def nodes(self) -> pd.DataFrame:
         """FX nodes after decomposition, with where they run and the user line that made them."""
         return frame_from_capture(self.captured(), "nodes")
@@ -250,6 +260,7 @@ class CaptureView(ABC):
         *,
         max_breaks: int | None = None,
         max_recompiles: int | None = None,
+        max_skipped: int | None = None,
         min_coverage: float | None = None,
         max_abs_err: float | None = None,
         baseline: CaptureView | Capture | str | os.PathLike[str] | None = None,
@@ -260,7 +271,8 @@ class CaptureView(ABC):
         Args:
             max_breaks: Distinct graph breaks at most.
             max_recompiles: Recompiles at most.
-            min_coverage: Least share of the operations in ONNX Runtime, 0 to 1.
+            max_skipped: Functions at most that run operators without being compiled, such as those that PyTorch gave up.
+            min_coverage: Least share of the operators of a call in ONNX Runtime, 0 to 1.
             max_abs_err: Largest absolute difference from PyTorch at most, over all rows of `numerics`.
             baseline: An earlier capture of the same program: breaks, recompiles, operators, coverage, results, errors and times must
                 not be worse.
@@ -283,6 +295,7 @@ class CaptureView(ABC):
         limits = limits_from(
             max_breaks=max_breaks,
             max_recompiles=max_recompiles,
+            max_skipped=max_skipped,
             min_coverage=min_coverage,
             max_abs_err=max_abs_err,
             max_slowdown=max_slowdown,

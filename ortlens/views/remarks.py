@@ -48,11 +48,18 @@ _LEVELS: Mapping[str, Level] = {"error": "error", "warning": "warning", "info": 
 _OF_LIMIT: Mapping[str, tuple[str, ...]] = {
     "max_breaks": ("break",),
     "max_recompiles": ("recompile",),
+    "max_skipped": ("break",),
     "min_coverage": ("fallback", "nothing_runs"),
     "max_abs_err": ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers"),
 }
 """Rules whose remarks are what breaks a limit."""
-_OF_BASELINE = {"breaks": "max_breaks", "recompiles": "max_recompiles", "operators": "min_coverage", "results": "max_abs_err"}
+_OF_BASELINE = {
+    "breaks": "max_breaks",
+    "recompiles": "max_recompiles",
+    "functions": "max_skipped",
+    "operators": "min_coverage",
+    "results": "max_abs_err",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def title(capture: Capture) -> str:
 def coverage_sentence(capture: Capture, nothing: str = "nothing") -> str:
     """Say whether the model is in ONNX Runtime, and how much of it, without a full stop."""
     coverage = coverage_of(capture)
-    nodes, share = counted(coverage.node_count, "compute node"), percent(coverage.share or 0.0)
+    nodes, share = counted(coverage.part[1], "operator"), percent(coverage.share or 0.0)
     if coverage.verdict in ("part", "compiled", "whole"):
         return _how_much(capture, nodes, share)
     if coverage.verdict == "empty":
@@ -51,8 +51,8 @@ def coverage_sentence(capture: Capture, nothing: str = "nothing") -> str:
         return f"{nothing}: PyTorch compiled no code of the function" if explained else "nothing was compiled while the lens was recording"
     return {
         "foreign": f"{nothing}: the backend is {visible(capture.backend)}; ortlens only recorded it",
-        "no_compute": "nothing to run: the graphs hold no compute nodes",
-        "none": f"{nothing}: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
+        "no_compute": "nothing to run: the graphs hold no operators",
+        "none": f"{nothing}: PyTorch runs {'the only operator' if coverage.part[1] == 1 else f'all {nodes}'}",
     }[coverage.verdict]
 
 
@@ -69,15 +69,13 @@ def empty_sentence(capture: Capture) -> str:
 
 def _how_much(capture: Capture, nodes: str, share: str) -> str:
     coverage = coverage_of(capture)
-    one = coverage.node_count == 1
+    in_ort, whole = coverage.part
     if coverage.verdict == "whole":
-        return f"everything: {nodes if one else f'all {nodes}'} ({share})"
-    if coverage.verdict == "compiled":
-        part = "the only compute node" if one else f"all {nodes}"
-    else:
-        part = f"{coverage.ort_node_count:,} of {nodes}"
-    outside = f" of the compiled code; {outside_sentence(capture)}" if coverage.is_partial_view else ""
-    return f"{part} ({share}){outside}"
+        return f"everything: {nodes if whole == 1 else f'all {nodes}'} ({share})"
+    part = f"{in_ort:,} of {nodes}" if coverage.verdict == "part" else "the only operator" if whole == 1 else f"all {nodes}"
+    of = " of the compiled code" if coverage.is_partial_view else ""
+    outside = outside_sentence(capture)
+    return f"{part} ({share}){of}{'; ' if outside else ''}{outside}"
 
 
 def outside_sentence(capture: Capture) -> str:
@@ -88,6 +86,9 @@ def outside_sentence(capture: Capture) -> str:
     coverage, parts = coverage_of(capture), []
     if coverage.is_cut_short:
         parts.append(f"{_dry_run_end(capture)}, and what follows is unknown")
+    elif coverage.operator_count is not None:
+        left = coverage.operator_count - coverage.compiled_operator_count
+        parts += [f"PyTorch runs {left:,} outside of compiled code"] if left else []
     elif coverage.break_count:
         parts.append(f"{counted(coverage.break_count, 'graph break leaves', 'graph breaks leave')} code outside it")
     share = ort_share(capture)
@@ -305,6 +306,7 @@ def problem_sentence(item: Problem) -> str:
     if item.index is not None:
         return (at if item.file else "") + visible(item.title) + saving + (f"; {todo}" if todo else "")
     if item.kind == "break":
+        at += f"{visible(item.title)}; " if "function" in item.traits else ""
         return f"{at}{todo or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if item.reason_code is not None:
         is_kept = item.advice is not None and item.advice.kind == "policy"  # for a reason, which says more

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.answers.overview import uncounted_calls
 from ortlens.analysis.answers.verdict import benched, correct_verdict, numbers_of, ort_share, recompiles_by_role, speed_of, tolerances_of
-from ortlens.analysis.coverage import computed_ahead, coverage_of, current_graphs, is_dry_run, own_recompiles
+from ortlens.analysis.coverage import computed_ahead, coverage_of, current_graphs, given_up, is_dry_run, own_recompiles
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.memory import call_memory
 from ortlens.analysis.onnx_model import onnx_facts
+from ortlens.analysis.problems.catalogue import given_up_clause
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import is_busy, is_crowded, spread_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
@@ -173,7 +174,8 @@ def pace_words(pace: Pace) -> str:
 
 def _time(capture: Capture, call: Call) -> Tile:
     coverage, share = coverage_of(capture), ort_share(capture)
-    nodes = f"{coverage.ort_node_count:,} of {counted(coverage.node_count, 'operator')}"
+    in_ort, whole_count = coverage.part
+    nodes = f"{in_ort:,} of {counted(whole_count, 'operator')}"
     whole = nodes + (f" ({percent(coverage.share)})" if coverage.share is not None else "")
     tile = partial(Tile, name="time", title="Time in ONNX Runtime", label="Time in ORT")
     nothing: dict[str, tuple[State, str, str]] = {
@@ -209,6 +211,13 @@ def _splits(capture: Capture) -> Tile:
     word = facts.pop(0 if breaks else len(facts) - 1 if unplanned else 1 if partitions is not None else 0)
     is_whole = not (breaks or unplanned) and (partitions or 0) <= graphs
     state: State = "good" if is_whole else "caution"
+    if (lost := next((frame for frame in given_up(capture) if frame.status == "failed"), None)) is not None:
+        return tile(
+            state="caution",
+            word=f"{visible(lost.frame)} given up",
+            detail="; ".join([given_up_clause(lost), ", ".join([word, *facts])]),
+            tab="breaks",
+        )
     if is_whole and partitions == 0:  # nothing to split is no merit
         word, state = "no partition", "plain"
     if is_dry_run(capture):

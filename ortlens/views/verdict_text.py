@@ -22,14 +22,21 @@ _DETAIL = 300
 _REMEDIES: Mapping[LimitName, str] = {
     "max_breaks": "see the frame breaks for what to change at each place, or raise max_breaks",
     "max_recompiles": "see the frame recompiles for what to change, or raise max_recompiles",
+    "max_skipped": "see the frame frames for what each runs and why, or raise max_skipped",
     "min_coverage": "see the frame fallbacks for each operator and its reason, or lower min_coverage",
     "max_abs_err": "see the frame numerics for the first value that differs, or raise max_abs_err",
     "max_slowdown": "compare the captures for what else changed, record again, or raise max_slowdown",
     "baseline": "compare the captures for all that changed; if it is meant, save this capture as the new baseline",
 }
+_COUNTED: Mapping[LimitName, tuple[str, ...]] = {
+    "max_breaks": ("graph break",),
+    "max_recompiles": ("recompile",),
+    "max_skipped": ("function runs uncompiled", "functions run uncompiled"),
+}
 _MEASURE: Mapping[LimitName, str] = {
     "max_breaks": "record a call of the compiled function to its end",
     "max_recompiles": "record calls of the compiled function",
+    "max_skipped": "record a call of the compiled function",
     "min_coverage": "record with the backend ortlens",
     "max_abs_err": "call lens.verify(*args) before saving, or `ortlens explain --verify`",
     "max_slowdown": "record at least 9 calls on both sides, as `ortlens explain --calls 20` does, on a machine with nothing else to do",
@@ -48,9 +55,8 @@ def verdict_sentence(row: VerdictRow) -> str:
 
 def _found(row: VerdictRow) -> str:
     value, allowed = row.value or 0.0, row.allowed or 0.0
-    if row.limit in ("max_breaks", "max_recompiles"):
-        noun = "graph break" if row.limit == "max_breaks" else "recompile"
-        return f"{counted(int(value), noun)}, {int(allowed):,} allowed"
+    if row.limit in _COUNTED:
+        return f"{counted(int(value), *_COUNTED[row.limit])}, {int(allowed):,} allowed"
     if row.limit == "min_coverage":
         return f"{percent(value)} in ONNX Runtime, at least {percent(allowed)} asked"
     if row.limit == "max_abs_err":

@@ -5,7 +5,7 @@ import textwrap
 from dataclasses import dataclass
 
 HEAD = """\
-import copy, dataclasses, logging, math, random, time
+import contextlib, copy, dataclasses, functools, logging, math, random, time
 import numpy as np
 import torch
 from torch import nn

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from ortlens.analysis.answers.verdict import tolerances_of
 from ortlens.analysis.compare.comparison import compared
-from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
+from ortlens.analysis.coverage import coverage_of, given_up, is_dry_run, own_recompiles
+from ortlens.analysis.problems.catalogue import given_up_title
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
 from ortlens.units import counted
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 
 
 Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
-LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]
+LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]
 
 _SMALL = 0.05  # a partition with a smaller share of the time of all partitions does not count as a slowdown; the call does
 _KINDS: tuple[tuple[Kind, str], ...] = (
     ("break", "breaks"),
     ("recompile", "recompiles"),
+    ("function", "functions"),
     ("operator", "operators"),
     ("coverage", "coverage"),
     ("result", "results"),
@@ -37,8 +39,8 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 
 
 Limits: TypeAlias = "Mapping[LimitName, float]"
-"""What a capture must not exceed: distinct graph breaks, recompiles, the least share of compute nodes in ONNX Runtime, 0 to 1, the largest
-difference, and how many times as long as in the baseline anything may take; what is not asked is absent."""
+"""What a capture must not exceed: distinct graph breaks, recompiles, functions that run uncompiled, the largest difference, and how much
+longer than in the baseline anything may take; and the least share of operators in ONNX Runtime. What is not asked is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,9 @@ class VerdictRow:
     """One limit and what the capture says to it."""
 
     limit: LimitName = column("The limit, or `baseline` for what must not get worse.")
-    subject: str = column("Of the baseline: `breaks`, `recompiles`, `operators`, `coverage`, `results`, `findings` or `times`.", default="")
+    subject: str = column(
+        "Of the baseline: `breaks`, `recompiles`, `functions`, `operators`, `coverage`, `results`, `findings` or `times`.", default=""
+    )
     verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")
     value: float | None = optional("What was found; of the baseline, how many got worse.")
     allowed: float | None = optional("What is allowed at most, or at least for coverage.")
@@ -65,7 +69,7 @@ def limits_from(**given: float | None) -> Limits:
     """Make limits, and refuse values that make no sense with a `UsageError`; a `max_slowdown` of 0.2 counts as 1.2."""
     limits = {name: number for name, number in given.items() if number is not None}
     for name, number in limits.items():
-        is_count = name in ("max_breaks", "max_recompiles")
+        is_count = name in ("max_breaks", "max_recompiles", "max_skipped")
         kind = int if is_count else (int, float)
         if not isinstance(number, kind) or isinstance(number, bool) or not 0 <= number < math.inf:
             raise UsageError(f"{name} must be a {'whole ' if is_count else ''}number from 0, not {number!r}")
@@ -83,7 +87,8 @@ def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = Non
     """
     if not limits and baseline is None:
         raise UsageError(
-            "nothing to check; set max_breaks, max_recompiles, min_coverage, max_abs_err, or a baseline with or without max_slowdown"
+            "nothing to check; set max_breaks, max_recompiles, max_skipped, min_coverage, max_abs_err, or a baseline with or without "
+            "max_slowdown"
         )
     if "max_slowdown" in limits and baseline is None:
         raise UsageError("max_slowdown needs a baseline: an earlier capture of the same program")
@@ -130,11 +135,19 @@ def _recompiles(capture: Capture) -> _Found:
     return _Found(float(len(made)), (first.guard or first.reason) if first else "", unknown, first)
 
 
+def _skipped(capture: Capture) -> _Found:
+    lost = given_up(capture)
+    unknown = "nothing was compiled" if not capture.graphs and not capture.frames else ""
+    return _Found(float(len(lost)), given_up_title(lost[0]) if lost else "", unknown, lost[0] if lost else None)
+
+
 def _coverage(capture: Capture) -> _Found:
     coverage = coverage_of(capture)
     if coverage.share is None:
         words = {"empty": "nothing was compiled", "no_compute": "no graph computes anything"}
         return _Found(None, unknown=words.get(coverage.verdict, f"the backend {capture.backend} does not partition graphs"))
+    if lost := given_up(capture):
+        return _Found(coverage.share, given_up_title(lost[0]), place=lost[0])
     first = next(iter(capture.fallbacks), None)
     return _Found(coverage.share, f"{first.target} stays in PyTorch: {first.reason}" if first else "", place=first)
 
@@ -161,6 +174,7 @@ def _differs_otherwise(row: Numeric) -> bool:
 _RULES: Mapping[LimitName, Callable[[Capture], _Found]] = {
     "max_breaks": _breaks,
     "max_recompiles": _recompiles,
+    "max_skipped": _skipped,
     "min_coverage": _coverage,
     "max_abs_err": _abs_err,
 }
@@ -172,6 +186,8 @@ def _against(result: Compared) -> Iterator[VerdictRow]:
         worse = [row for row in result.worse if row.kind == kind]
         missing = kind == "result" and not any(row.ok is not None for row in result.after.numerics)
         if kind == "result" and not any(row.ok is not None for row in result.before.numerics):
+            continue
+        if kind == "function" and not (result.before.frames and result.after.frames):  # as in older captures
             continue
         first = worse[0] if worse else None
         detail = f"{first.subject}: {first.before or 'none'} -> {first.after}" if first else ""

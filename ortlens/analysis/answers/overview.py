@@ -15,6 +15,7 @@ from ortlens.analysis.coverage import (
     computed_ahead,
     coverage_of,
     current_ids,
+    given_up,
     is_dry_run,
     ort_node_count,
     own_graphs,
@@ -43,7 +44,7 @@ from ortlens.analysis.timing import (
     recompile_times,
     slowest_sessions,
 )
-from ortlens.trace.records import Break, Capture, Finding, Graph, ProcessStatus, Recompile, column, optional
+from ortlens.trace.records import Break, Capture, Finding, Graph, ProcessStatus, PythonFrame, Recompile, column, optional
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -131,6 +132,7 @@ FACTS: Mapping[str, Fact] = {
     "break_occurrences": Fact(int, "Graph boundaries that the breaks make together.", break_occurrences),
     "breaks": Fact(tuple[Break, ...], "Distinct breaks, the most expensive or most frequent first.", costliest_breaks),
     "recompiles": Fact(tuple[Recompile, ...], "Every recompile of the program, in order.", own_recompiles),
+    "given_up": Fact(tuple[PythonFrame, ...], "Functions that run operators without being compiled, those with the most first.", given_up),
     "recompile_ns": Fact(Mapping[str, int], "Time of each, the backend's work included, by compile id.", recompile_times),
     "coverage": Fact(Coverage, "How much runs in ONNX Runtime.", coverage_of),
     "fallbacks": Fact(tuple[FallbackGroup, ...], "What stays in PyTorch, the slowest or most frequent first.", fallback_groups),
@@ -210,9 +212,10 @@ class SurveyRow:
     graphs: int | None = optional("Graphs compiled, recompiles included.")
     breaks: int | None = optional("Distinct graph breaks.", brief=6)
     recompiles: int | None = optional("Recompiles.", brief=7)
+    skipped: int | None = optional("Functions that run operators without being compiled, such as those that PyTorch gave up.", brief=15)
     node_count: int | None = optional("Compute nodes of the current graphs.")
     partitions: int | None = optional("Partitions of the current graphs: ONNX models.", brief=5)
-    coverage: float | None = optional("Share of the compute nodes that ONNX Runtime runs, 0 to 1.", brief=4)
+    coverage: float | None = optional("Share of the operators of a call that ONNX Runtime runs, 0 to 1.", brief=4)
     fallbacks: tuple[str, ...] = column("Operators that stay in PyTorch with their counts, slowest first, as `aten.sort (2)`.", default=())
     call_ns: int | None = optional("Wall time of a call as compiled; empty where no call was measured.", unit="ns", brief=8)
     eager_ns: int | None = optional("Time of a call without torch.compile, in turns with those.", unit="ns")
@@ -244,6 +247,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
         "graphs": len(capture.graphs),
         "breaks": len(capture.breaks),
         "recompiles": len(own_recompiles(capture)),
+        "skipped": len(given_up(capture)),
         "node_count": coverage.node_count,
         "partitions": coverage.partition_count,
         "coverage": coverage.share,
@@ -271,6 +275,7 @@ def key_figures(capture: Capture) -> dict[str, float]:
         "graphs": compilation_count(capture),
         "breaks": len(capture.breaks),
         "recompiles": len(own_recompiles(capture)),
+        "skipped": len(given_up(capture)),
         "partitions": coverage.partition_count,
         "sessions": len(capture.sessions),
         "nodes": coverage.node_count,

@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.coverage import coverage_of
+from ortlens.analysis.coverage import coverage_of, given_up
 from ortlens.analysis.identity import file_name
 from ortlens.analysis.index import sessions_by_id
+from ortlens.analysis.problems.catalogue import given_up_title
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.trace.records import column, optional, same
 from ortlens.trace.schema import facts_of
@@ -18,10 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Break, Capture, Finding, Node, Recompile
+    from ortlens.trace.records import Break, Capture, Finding, Node, PythonFrame, Recompile
 
 Kind: TypeAlias = Literal[
-    "operator", "partition", "coverage", "break", "recompile", "result", "finding", "version", "option", "provider", "setting", "machine"
+    "operator",
+    "partition",
+    "coverage",
+    "break",
+    "recompile",
+    "function",
+    "result",
+    "finding",
+    "version",
+    "option",
+    "provider",
+    "setting",
+    "machine",
 ]
 Happened: TypeAlias = Literal["added", "removed", "moved", "changed"]
 Effect: TypeAlias = Literal["worse", "better", "neutral"]
@@ -57,6 +70,7 @@ def changes_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Chang
         *_coverage(before, after),
         *_breaks(before, after),
         *_recompiles(before, after),
+        *_functions(before, after),
         *_results(before, after),
         *_findings(before, after, pairing),
         *_environment(before, after),
@@ -107,7 +121,9 @@ def _operations(count: int) -> str:
 
 
 def _coverage(before: Capture, after: Capture) -> Iterator[Change]:
-    first, second = coverage_of(before).share, coverage_of(after).share
+    of_both = coverage_of(before), coverage_of(after)
+    are_counted = all(coverage.operator_count is not None for coverage in of_both)
+    first, second = (coverage.share if are_counted else coverage.node_share for coverage in of_both)
     if first is not None and second is not None and first != second:
         effect: Effect = "worse" if second < first else "better"
         was, is_now = f"{first * 100:.1f} %", f"{second * 100:.1f} %"
@@ -130,10 +146,10 @@ def _recompiles(before: Capture, after: Capture) -> Iterator[Change]:
     return _recurring("recompile", counted(before), counted(after))
 
 
-def _recurring(kind: Kind, *sides: Iterable[tuple[Hashable, Break | Recompile, str, int]]) -> Iterator[Change]:
+def _recurring(kind: Kind, *sides: Iterable[tuple[Hashable, Break | Recompile | PythonFrame, str, int]]) -> Iterator[Change]:
     """Compare how often things happened on both sides; each comes by what identifies it, with what it is said to be, and a number."""
     counts: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0])
-    latest: dict[Hashable, tuple[Break | Recompile, str]] = {}
+    latest: dict[Hashable, tuple[Break | Recompile | PythonFrame, str]] = {}
     for side, rows in enumerate(sides):
         for key, item, said, number in rows:
             counts[key][side] += number
@@ -156,6 +172,15 @@ def _recurring(kind: Kind, *sides: Iterable[tuple[Hashable, Break | Recompile, s
 def break_key(item: Break) -> Hashable:
     """Identify a break by its place without the number of the line, which moves with every edit above."""
     return (item.gb_id or item.reason, file_name(item.file or ""), item.function, item.source)
+
+
+def _functions(before: Capture, after: Capture) -> Iterator[Change]:
+    def counted(capture: Capture) -> Iterator[tuple[Hashable, PythonFrame, str, int]]:
+        for frame in given_up(capture):
+            yield (frame.frame, file_name(frame.file or "")), frame, given_up_title(frame), 1
+
+    known = before.frames and after.frames  # older captures have none
+    return _recurring("function", counted(before), counted(after)) if known else iter(())
 
 
 def _results(before: Capture, after: Capture) -> Iterator[Change]:

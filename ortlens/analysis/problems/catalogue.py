@@ -11,10 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ortlens.units import counted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortlens.trace.records import Refusal
+    from ortlens.trace.records import FrameCause, PythonFrame, Refusal
 
 _CONFIG = "torch._dynamo.config"
 
@@ -198,6 +200,14 @@ SENTENCES: Mapping[str, str] = {
 }
 """The sentence of each kind, without a full stop; `<name|text>` where the advice has that parameter, `<!name|text>` where it has not."""
 
+_GAVE_UP: Mapping[FrameCause | None, str] = {
+    "loop": "the graph break is inside a loop",
+    "position": "PyTorch cannot go on behind the graph break where it is, as in a `try` or `with` block",
+    "limit": "it was compiled too often",
+    "generator": "PyTorch does not compile generators by themselves",
+    None: "PyTorch did not compile it",
+}
+
 _AT_LIMIT = "; PyTorch stopped recompiling this function; the last guard that failed: `{last_guard}`<seen| (seen: {seen})>"
 _CLAUSE = re.compile(r"<(?P<without>!?)(?P<name>\w+)\|(?P<text>[^>]*)>")
 _LISTED = {"print_outside": "print", "warn_outside": "warnings.warn", "log_outside": "logging.Logger.{method}"}
@@ -245,6 +255,17 @@ class Advice:
         template += (_TRIED_SETTING if self.params["tried"] == "setting" else _TRIED) if self.is_tried else ""
         chosen = _CLAUSE.sub(lambda found: found["text"] if (found["name"] in self.params) != bool(found["without"]) else "", template)
         return chosen.format_map(self.params)
+
+
+def given_up_clause(frame: PythonFrame) -> str:
+    """Say what PyTorch runs of a function that was not compiled, and why."""
+    runs = "it" if frame.operators is None else f"its {counted(frame.operators, 'operator')}"
+    return f"PyTorch runs {runs}: {_GAVE_UP[frame.cause]}"
+
+
+def given_up_title(frame: PythonFrame) -> str:
+    """Say the same with the name of the function."""
+    return f"`{frame.frame}` {'was given up' if frame.status == 'failed' else 'was not compiled'}, {given_up_clause(frame)}"
 
 
 _EXPECTED = (

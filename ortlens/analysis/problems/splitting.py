@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.costs import fallback_groups
-from ortlens.analysis.coverage import coverage_of, own_recompiles
+from ortlens.analysis.coverage import coverage_of, given_up, own_recompiles
 from ortlens.analysis.ledger import ledger_totals, measured_call
 from ortlens.analysis.problems.advice import advice_of, hint_for, settings_of_hint
 from ortlens.analysis.problems.break_rules import DROPOUT, trains_always
-from ortlens.analysis.problems.catalogue import Advice, advise, worded
+from ortlens.analysis.problems.catalogue import Advice, advise, given_up_title, worded
 from ortlens.analysis.problems.guards import guard_place
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, WORTH_APART, call_pace, is_busy, is_crowded, loss_of_call
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.costs import FallbackGroup
     from ortlens.analysis.problems.catalogue import Advice
     from ortlens.analysis.problems.problem import Problem, ProblemRule
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, PythonFrame
 
 
 _LIMIT = re.compile(r"recompile[_ ]limit|cache_size_limit", re.IGNORECASE)
@@ -47,18 +47,20 @@ def graph_break(capture: Capture) -> Iterator[Problem]:
 def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
     totals = ledger_totals(capture)
     whole = 0 if totals is None else totals.total_ns
+    lost = {frame.break_id: frame for frame in reversed(given_up(capture)) if frame.break_id}
     for item in costliest_breaks(capture):
         advice = advice_of(capture)[item]
         is_free = not item.saved_ns and price_of(item) == 0 and own_code_ns(item) <= MUCH * whole  # measured, and nothing to be saved
-        if is_free or (advice is not None and advice.is_expected):
+        frame = lost.get(item.break_id)
+        if frame is None and (is_free or (advice is not None and advice.is_expected)):
             continue
         hint = "" if advice is not None else hint_for(item)
-        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns)}
+        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns), "function": _is_much(frame, capture)}
         words = worded(advice) if advice is not None else {"mitigation": hint, "settings": settings_of_hint(hint)}
         found = graph_break.problem(
             subject=item.break_id,
             records=(item.break_id,),
-            title=item.reason,
+            title=item.reason if frame is None else given_up_title(frame),
             count=item.occurrences,
             gain_ns=price_of(item) if item.saved_ns is None else item.saved_ns,
             own_code_ns=own_code_ns(item) if item.saved_ns is None else 0,
@@ -70,6 +72,11 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
             **words,
         )
         yield _cause(item.reason, advice), found
+
+
+def _is_much(frame: PythonFrame | None, capture: Capture) -> bool:
+    """Tell whether a function that was given up has a notable share of the operators of a call, as far as they were counted."""
+    return frame is not None and (frame.operators is None or frame.operators >= MUCH * (coverage_of(capture).operator_count or 0))
 
 
 @rule(

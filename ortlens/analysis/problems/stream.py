@@ -147,6 +147,8 @@ def problems_of(capture: Capture) -> tuple[Problem, ...]:
 
 def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int]:
     """Rank a problem; `earlier` ones are of its kind."""
+    if "function" in item.traits:  # all that it runs is in no graph, and in no price
+        return Tier.URGENT, 1, -1
     if urgent := [URGENT.index(each.kind) for each in (item, *item.consequences) if each.kind in URGENT]:
         return Tier.URGENT, min(urgent), 0
     if measured_call(capture) is not None and item.gain_ns is not None:

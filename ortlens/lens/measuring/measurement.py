@@ -29,6 +29,7 @@ from ortlens.backend.basis.ab_timing import clocked, compare_briefly, waiting_fo
 from ortlens.backend.observed import CUDA, FIRST_RUNS, WeightChanged, in_all, uncounted_eager
 from ortlens.lens.measuring import probes
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
+from ortlens.lens.measuring.operators import count_operators
 from ortlens.lens.measuring.probes import as_entered, instead, observe, timed
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
@@ -105,9 +106,13 @@ class Measurement:
                 ledger_compiling=ledger.compiling + (made if by_dynamo else 0),
                 ledger_creating=ledger.creating + (0 if by_dynamo else made),
             )
-        if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
+        is_free, uncompiled = limits.get("budget_ns", MEASURE_NS) is not None, limits.get("uncompiled")  # else the caller counts the calls
+        if is_free and uncompiled is not None:
+            with lens_guard(self.recorder, "counting operators"):
+                count_operators(self.recorder, call, uncompiled)
+        if is_free and not ledger.found_none:  # else they vary
             if any((session.kept_bytes or 0) >= MUCH_MEMORY for session in self.recorder.records(r.Session)):
-                note_allocations(self.recorder, call, limits.get("uncompiled"))
+                note_allocations(self.recorder, call, uncompiled)
             with lens_guard(self.recorder, "timing fresh memory"):
                 note_fresh_memory(self.recorder)
             with lens_guard(self.recorder, "timing guards"):

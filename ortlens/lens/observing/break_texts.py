@@ -28,6 +28,7 @@ from ortlens.backend.basis.provenance import StackFrame
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from ortlens.trace.records import FrameCause
 
 _AT = re.compile(r"^Graph break in user code at (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
 _GB_ID = re.compile(r"/gb/gb(?P<number>\d{4,})")
@@ -50,6 +51,7 @@ _CLASS = re.compile(r"type=<class '(?P<name>[^']+)'>")
 _REQUIRES_GRAD = re.compile(r"requires_grad=(?P<flag>\w+)(?:\. .*)?")
 _WHAT_WAS_TRACED = re.compile(r"Encountered graph break when attempting to trace .*:$")  # the reason follows on a line of its own
 _IF = re.compile(r"(?:el)?if\b.*:\s*(?:#.*)?$")
+_IN_LOOP = "graph break in loop"  # torch/_dynamo/symbolic_convert.py: `raise_loop_graph_break`
 _USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
 _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
@@ -121,6 +123,11 @@ def break_from_text(text: str) -> BreakText:
         context=context["text"].strip() if context else "",
         recurrent=recurrent["name"] if recurrent else "",
     )
+
+
+def cause_of_failure(text: str) -> FrameCause:
+    """Read from the error of a compilation why Dynamo could not keep what it had compiled of the function before the graph break."""
+    return "limit" if "recompile_limit" in text else "loop" if _IN_LOOP in text else "position"
 
 
 def _user_frames(message: str) -> list[StackFrame]:

@@ -21,7 +21,7 @@ import torch
 
 from ortlens import _torch
 from ortlens._shell import display_frames, display_name
-from ortlens.analysis.identity import frame_of, plain_function
+from ortlens.analysis.identity import frame_of, function_part, plain_function
 from ortlens.analysis.index import grouped
 from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
@@ -29,6 +29,7 @@ from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_cod
 from ortlens.lens.observing.break_texts import (
     BreakText,
     break_from_text,
+    cause_of_failure,
     is_break,
     line_text,
     lines_of,
@@ -151,6 +152,7 @@ class DynamoWatch:
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Fill in what Dynamo reports at the end of a compilation: fields of `torch._dynamo.utils.CompilationMetrics`."""
         self._heard_skip(compile_id, metrics)
+        self._note_frame(compile_id, metrics)
         name, file, line = _torch.display_code(*_compiled_code(metrics))
         place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
@@ -178,6 +180,25 @@ class DynamoWatch:
             return
         file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
         self.on_graph_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
+
+    def _note_frame(self, compile_id: str, metrics: Mapping[str, Any]) -> None:
+        """Record what became of a function of the program, or of the part of it behind a graph break."""
+        code, text = _code_of_the_model(), str(metrics.get("fail_reason") or "")
+        if code is None or not is_model_code(StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))):
+            return
+        found = next(self._breaks_of(compile_id), None) if text else None
+        self.recorder.add(
+            r.PythonFrame(
+                frame=function_part(code.co_qualname),
+                file=display_name(code.co_filename),
+                line=code.co_firstlineno,
+                status="compiled" if metrics.get("has_guarded_code") else "failed" if text else "skipped",
+                reason=None if found is None and not text else shortened(found.reason if found is not None else text.partition("\n")[0]),
+                cause=cause_of_failure(text) if text else None,
+                break_id=None if found is None else found.break_id,
+                compile_id=compile_id,
+            )
+        )
 
     def _heard_limit(self, compile_id: str, reason: str) -> None:
         """Record that Dynamo reached its recompile limit for a function, with the guard that failed each time."""

@@ -224,8 +224,8 @@ def test_a_shell_completes_commands_options_and_values(shell: str, tmp_path: Pat
 
     assert after("ortlens com") == {"compare", "completion"}
     assert after("ortlens ") >= set(COMMANDS)
-    assert after("ortlens check --max-") == {"--max-breaks", "--max-recompiles", "--max-abs-err", "--max-slowdown"}
-    assert after("ortlens show run.ortlens --table f") == {"fallbacks", "findings"}
+    assert after("ortlens check --max-") == {"--max-breaks", "--max-recompiles", "--max-skipped", "--max-abs-err", "--max-slowdown"}
+    assert after("ortlens show run.ortlens --table f") == {"fallbacks", "findings", "frames"}
     assert after("ortlens completion f") == {"fish"}
 
 

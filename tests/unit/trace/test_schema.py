@@ -17,6 +17,8 @@ PROMISED = {
     " recompile_of dynamo_ns aot_ns partition_ns convert_ns optimize_ns session_ns compile_ns",
     "breaks": "break_id gb_id reason explanation hints file line function source user_stack occurrences compile_ids cost_ns",
     "recompiles": "compile_id of_compile_id function file line guard reason",
+    "frames": "frame file line status reason operators",
+    "call_lines": "file line source function operators outside",
     "nodes": "graph_id node target module module_type file line source dtype shape partition_id supported reason_code reason flops"
     " bytes onnx_nodes",
     "partitions": "partition_id graph_id node_count input_count output_count input_bytes output_bytes weight_bytes flops model_id",

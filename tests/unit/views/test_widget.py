@@ -116,8 +116,8 @@ def test_the_output_holds_what_other_viewers_show(monkeypatch: pytest.MonkeyPatc
     view = shown()
     data, _ = view._repr_mimebundle_() or ({}, None)
     assert data[VIEW]["model_id"] == view.model_id
-    assert "46 of 51 compute nodes" in data["text/html"]
-    assert "46 of 51 compute nodes" in data["text/plain"]
+    assert "46 of 51 operators" in data["text/html"]
+    assert "46 of 51 operators" in data["text/plain"]
     assert "<script" not in data["text/html"]
     monkeypatch.setattr("ortlens.views.rendering.capture_screen", lambda *_: 1 / 0)
     data, _ = view._repr_mimebundle_() or ({}, None)

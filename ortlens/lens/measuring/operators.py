@@ -1,0 +1,122 @@
+"""Counts the operators of a call, line by line: all of them, and those that PyTorch runs outside of compiled graphs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pathlib
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ortlens import _torch
+from ortlens._shell import display_name
+from ortlens._torch.dispatch_mode import TorchDispatchMode
+from ortlens.analysis.identity import function_part, plain_function
+from ortlens.analysis.index import summed
+from ortlens.backend.basis.provenance import StackFrame, is_model_code
+from ortlens.lens.observing.break_texts import line_text
+from ortlens.trace import records as r
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+    from ortlens.trace.recorder import Recorder
+
+_ROOMS = (pathlib.Path(__file__).parents[2] / "backend", pathlib.Path(__file__).parents[1] / "observing")
+_PARTS = (("_functorch", "_aot_autograd"), ("_dynamo", "convert_frame.py"))
+_INSIDE = ("<ortlens ", *map(str, _ROOMS), *(str(pathlib.Path(_torch.torch_folder(), *part)) for part in _PARTS))
+"""What lies between the program and operators in graphs: what runs them, AOTAutograd around it, and Dynamo as it traces."""
+_GRAPH_MODULE = "<eval_with_key>"  # torch/fx/graph_module.py: what runs a graph in PyTorch, of ours or of the program
+
+
+class Place(NamedTuple):
+    """Where the program runs an operator; None for what no line of it is known for."""
+
+    code: CodeType | None
+    line: int | None
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
+    """Counts operators outside of graphs, by place and name."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.found: Counter[tuple[Place, str]] = Counter()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled code run: under another mode Dynamo would leave it."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Count an operator, and run it."""
+        if (place := _place_of(sys._getframe(1))) is not None:  # noqa: SLF001 - `inspect.stack` reads the source of each frame
+            self.found[place, str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def count_operators(recorder: Recorder, call: Callable[[], Any], uncompiled: Callable[[], Any]) -> None:
+    """Call a target twice, as it is and as compiled, and record the operators of its lines, and those of frames outside of graphs."""
+    with _torch.uncompiled(), _Counting() as whole:
+        uncompiled()
+    with _Counting() as left:
+        call()
+    outside = summed((_line_of(place), count) for (place, _), count in left.found.items())
+    operators = summed((_line_of(place), count) for (place, _), count in whole.found.items())
+    names = {_line_of(place): place for place, _ in whole.found}
+    recorder.replace_all(
+        r.CallLine, (_line_record(place, operators[key], min(outside.get(key, 0), operators[key])) for key, place in names.items())
+    )
+    _note_frames(recorder, left.found)
+
+
+def _line_of(place: Place) -> tuple[str | None, int | None]:
+    return (None if place.code is None else place.code.co_filename), place.line
+
+
+def _line_record(place: Place, operators: int, outside: int) -> r.CallLine:
+    file, line = _line_of(place)
+    function = "" if place.code is None else place.code.co_qualname
+    shown = file and display_name(file)
+    return r.CallLine(file=shown, line=line, source=line_text(file, line), function=function, operators=operators, outside=outside)
+
+
+def _note_frames(recorder: Recorder, found: Counter[tuple[Place, str]]) -> None:
+    """Record what functions run outside of graphs; one that Dynamo did not report was never tried."""
+    known = {(frame.frame, frame.file, frame.line): frame for frame in recorder.records(r.PythonFrame)}
+    ran: dict[tuple[str, str | None, int | None], Counter[str]] = {key: Counter() for key in known}
+    for (place, name), count in found.items():
+        if place.code is not None:
+            key: tuple[str, str | None, int | None]
+            key = function_part(place.code.co_qualname), display_name(place.code.co_filename), place.code.co_firstlineno
+            ran.setdefault(key, Counter())[name] += count
+            cause: r.FrameCause | None = "generator" if place.code.co_flags & inspect.CO_GENERATOR else None
+            known.setdefault(key, r.PythonFrame(frame=key[0], file=key[1], line=key[2], status="skipped", cause=cause))
+    for key, ops in ran.items():
+        counts = tuple(f"{name}:{count}" for name, count in ops.most_common())
+        recorder.add(replace(known[key], operators=ops.total(), ops=counts))
+
+
+def _place_of(frame: FrameType | None) -> Place | None:
+    """Find the innermost line of the program above an operator; None for an operator inside of a graph."""
+    while frame is not None and frame.f_code is not count_operators.__code__:
+        code = frame.f_code
+        if _is_inside(code.co_filename):
+            return None
+        if _is_of_the_program(code.co_filename, code.co_name):
+            return Place(code, frame.f_lineno)
+        frame = frame.f_back
+    return Place(None, None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_inside(file: str) -> bool:
+    return file.startswith(_INSIDE)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_of_the_program(file: str, function: str) -> bool:
+    return not file.startswith(_GRAPH_MODULE) and is_model_code(StackFrame(file, 1, plain_function(function)))
