@@ -5,6 +5,7 @@ import { sectionsOf } from "./cells.js";
 import { button, el, prose, together } from "./dom.js";
 import { clipped, count, counted, percent, place, time, visible } from "./format.js";
 import { emptyState, HELP, helpLine, hint } from "./help.js";
+import { highlighted } from "./highlight.js";
 import { STEPS } from "./identity.js";
 import { partitionStrip } from "./partitions.js";
 
@@ -33,7 +34,7 @@ export function mountOverview(root, store) {
   root.append(helpLine("overview"));
   if (overview.dry_run) root.append(el("p.ol-banner", { role: "note" }, `A dry run ${overview.dry_run}`, ". Call explain() without dry_run=True to measure."));
   if (overview.coverage.verdict === "empty") root.append(overview.looks.length ? el("div.ol-cards", {}, el("div", {}, inOrt(store)), el("div", {}, first(store))) : emptyState("overview", store.data));
-  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), generation(store), partitioning(store)), el("div", {}, ...answers(store))));
+  else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), generation(store), partitioning(store), code(store)), el("div", {}, ...answers(store))));
   root.append(recorded(store.data.meta));
   return together([followSelection(root, store), followCard(root, store)]);
 }
@@ -95,20 +96,38 @@ function inOrt(store) {
   const { coverage, answers } = store.data.overview;
   const share = coverage.share;
   // A full bar would say that nothing runs outside the graphs.
-  const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
+  const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} of the operators run in ONNX Runtime`);
   const big = share === null ? (coverage.is_cut_short ? "Unknown" : "No") : answer(coverage, isDryRun(store.data));
   return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, big), bar, el("p", {}, (answers.ort ?? answers.model).join("; ")));
 }
 
-function answer({ verdict, share, break_count: breaks, is_cut_short: cut }, isPlanned) {
+function answer({ verdict, share, operator_count: operators, break_count: breaks, is_cut_short: cut }, isPlanned) {
   const known = { whole: ["Yes", "all of it"], none: ["No", "none of it"], compiled: ["Yes", "the compiled code"] }[verdict];
-  const [word, part] = known ?? [share < NEARLY_ALL ? "In part" : "Yes", `${percent(share)} of ${breaks || cut ? "the compiled code" : "it"}`];
+  const [word, part] = known ?? [share < NEARLY_ALL ? "In part" : "Yes", `${percent(share)} of ${operators === null && (breaks || cut) ? "the compiled code" : "it"}`];
   return isPlanned && word !== "No" ? `Planned: ${part}` : `${word}, ${part}`; // nothing ran in a dry run
 }
 
 function partitioning(store) {
   const { overview } = store.data;
   return card("partitions", "How is it partitioned, and why?", el("p", {}, overview.answers.partitions ? `Partitions: ${overview.answers.partitions.join("; ")}` : (overview.answers["runs on"] ?? []).join("; ")), reasons(store), partitionStrip(store, MAX_STRETCHES));
+}
+
+/** @type {Record<string, string>} Where the operators of a line run, and how the legend says it. */
+const STATES = { ort: "ONNX Runtime", torch: "PyTorch, in a graph", between: "PyTorch, between graphs", uncompiled: "PyTorch, not compiled" };
+
+/** The source of the target, each line in the colour of where its operators run. */
+function code(store) {
+  const { code: found } = store.data.overview;
+  if (!found?.lines.length) return null;
+  const known = Object.keys(STATES).filter((state) => found.lines.some((line) => line.state === state));
+  const row = ({ line, text, state, operators }) => {
+    const title = state ? `${counted(operators, "operator")}: ${STATES[state]}` : "no operators";
+    const id = `line:${found.file}:${line}`;
+    const number = store.identity.has(id) ? go(store, String(line), { selected: id }) : String(line);
+    return el(`div.ol-code-line${state ? `.ol-state-${state}` : ""}`, { title }, el("span.ol-number", {}, number), el("code", {}, ...highlighted(text)));
+  };
+  const legend = el("p.ol-code-legend", {}, ...known.map((state) => el(`span.ol-state-${state}`, {}, STATES[state])));
+  return card("code", "What of the function is compiled?", el("p", {}, el("code", {}, clipped(found.function, 80)), ` in ${place(found.file, found.lines[0].line)}`), legend, el("div.ol-code", {}, ...found.lines.map(row)));
 }
 
 function reasons(store) {

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from ortlens.analysis.index import nodes_by_graph, once, partitions_by_graph, sessions_by_partition, summed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ortlens.trace.records import Capture, Graph, Node, PythonFrame, Recompile
+    from ortlens.trace.records import CallLine, Capture, Graph, Node, PythonFrame, Recompile
 
 
+LineState: TypeAlias = Literal["ort", "torch", "between", "uncompiled"]
 Verdict: TypeAlias = Literal["empty", "foreign", "no_compute", "none", "part", "compiled", "whole"]
 
 
@@ -180,6 +181,17 @@ def _ort_operators(capture: Capture, in_ort: int, nodes: int) -> int:
     of_all = [in_ort, nodes] if nodes else [0, 1]
     shares = ((line, counts.get((line.file, line.line), of_all)) for line in capture.call_lines)
     return sum((line.operators - line.outside) * supported // count for line, (supported, count) in shares)
+
+
+def state_of(lines: Sequence[CallLine], capture: Capture) -> LineState | None:
+    """Tell where the operators of lines run; of several answers, the farthest from ONNX Runtime counts. None without operators."""
+    lost = {(frame.frame, frame.file) for frame in given_up(capture)}
+    if outside := [(line.function, line.file) for line in lines if line.outside]:
+        return "between" if lost.isdisjoint(outside) else "uncompiled"
+    places = {(line.file, line.line) for line in lines}
+    nodes = (node for graph in compiled_graphs(capture) for node in nodes_by_graph(capture).get(graph.graph_id, ()))
+    is_whole = all(node.supported for node in nodes if (node.file, node.line) in places)
+    return None if not lines else "ort" if is_whole else "torch"
 
 
 def given_up(capture: Capture) -> tuple[PythonFrame, ...]:

@@ -241,12 +241,14 @@ class PythonFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLine:
-    """A line that runs operators in a call, as the program and as compiled."""
+    """A line that runs operators in a call, as the program and as compiled; one row for each line of the target that leads to it."""
 
     file: str | None = optional("File of the line: the innermost one of the program, or of a model in a library.", brief=1)
     line: int | None = optional("Its number.")
     source: str | None = optional("Its text.", brief=4)
     function: str = column("Qualified name of the function.", default="")
+    entry_file: str | None = optional("File of the outermost function of the program that is on the stack then, as a rule the target.")
+    entry_line: int | None = optional("Line of that function which leads to it.")
     operators: int = column("Operators that PyTorch runs for it in a call without torch.compile, counted below autograd.", brief=2)
     outside: int = column("Of these, the ones that it runs outside of graphs in a compiled call.", default=0, brief=3)
     rank: int | None = optional(_RANK)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ortlens.trace.records import Break, Fallback, Node
+    from ortlens.trace.records import Break, CallLine, Fallback, Node
 
 MAX_FILES = 20
 MAX_CHARS = 200_000  # of one file; a longer one is generated, or has its lines recorded as before
@@ -93,7 +93,7 @@ def _masked(string: str) -> str:
     return f"{found['prefix']}{found['quote']}…{found['quote']}" if found and string.endswith(found["quote"]) else "…"
 
 
-def recorded_lines(records: Iterable[Node | Break | Fallback]) -> dict[str, dict[int, str]]:
+def recorded_lines(records: Iterable[Node | Break | Fallback | CallLine]) -> dict[str, dict[int, str]]:
     """Collect the lines of the user's files that records quote, by file and number."""
     found: dict[str, dict[int, str]] = {}
     for record in records:

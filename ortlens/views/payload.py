@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortlens.analysis.answers.overview import graph_rows
 from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
 from ortlens.analysis.costs import fallback_groups, slow_lines
-from ortlens.analysis.coverage import coverage_of, current_ids
+from ortlens.analysis.coverage import coverage_of, current_ids, state_of
+from ortlens.analysis.index import grouped
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of, problems_of, records_of
 from ortlens.analysis.roofline import Roof, roofs
@@ -55,6 +56,7 @@ VERSION = 1  # raised when an older explorer could not read the data
 MAX_RUNS = 100_000  # calls that are shown, the newest
 MAX_ROWS = 50_000  # rows of any other table that are shown, the first: a page of 100,000 nodes is useless
 _MAX_GROUPS = 50
+_MAX_CODE = 80  # lines of the target
 _LEVEL = 6  # 9 takes four times as long for 3 % less
 
 
@@ -147,6 +149,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         ],
         "actions": action_facts(capture),
         "call": _call(capture),
+        "code": _code_of_target(capture),
         "generate_ns": generate_ns(capture),
         "compile_ns": compile_total_ns(capture),
         "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in compile_phases(capture)],
@@ -159,6 +162,26 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "causes": [causes.get(index) for index in range(len(findings_of(capture)))],
         "gains": [gain_words(finding) for finding in findings_of(capture)],
         "reasons": dict(REASON_WORDS),
+    }
+
+
+def _code_of_target(capture: Capture) -> dict[str, Any] | None:
+    """Return the source of the function that was compiled first, each line with where its operators run; None where none were counted."""
+    first = next(iter(capture.frames), None)
+    if first is None or first.line is None:
+        return None
+    led = grouped((line.entry_line, line) for line in capture.call_lines if line.entry_line and line.entry_file == first.file)
+    kept = sources_of(capture.attachments).get(first.file or "", [])
+    sources = {line.line: line.source for line in capture.call_lines if line.file == first.file} | dict(enumerate(kept, start=1))
+    last = min(max(led, default=0), first.line + _MAX_CODE)
+    rows = [(number, sources[number], led.get(number, [])) for number in range(first.line, last + 1) if sources.get(number)]
+    return {
+        "function": first.frame,
+        "file": first.file,
+        "lines": [
+            {"line": number, "text": text, "state": state_of(lines, capture), "operators": sum(line.operators for line in lines)}
+            for number, text, lines in rows
+        ],
     }
 
 

@@ -101,9 +101,9 @@ def redacted_capture(capture: Capture) -> Capture:
     Paths become file names. Source lines, values in guards, reasons and exceptions, options of providers and the name of `cache_dir` go,
     and so do attachments, since models may hold paths and source lines.
     """
-    tables = ("graphs", "breaks", "recompiles", "nodes", "fallbacks", "kernels", "numerics", "findings")
-    names = _short_names(dict.fromkeys(record.file for table in tables for record in getattr(capture, table) if record.file))
-    lines = {record.source.strip() for table in ("breaks", "nodes", "fallbacks") for record in getattr(capture, table) if record.source}
+    records = [record for name in TABLES for record in getattr(capture, name)]
+    names = _short_names(dict.fromkeys(file for record in records if (file := getattr(record, "file", None))))
+    lines = {source.strip() for record in records if (source := getattr(record, "source", None))}
     # The longest first, so that one inside another does not leave its rest.
     sources = sorted((text for text in lines if len(text) >= _MIN_SOURCE), key=lambda text: (-len(text), text))
     scrub = _scrubber(names, sources, _known(capture))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ortlens
+from ortlens.analysis.answers.overview import figures_of
 from ortlens.analysis.coverage import coverage_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.rendering import mimebundle
@@ -163,6 +164,63 @@ def test_what_is_said_to_run_whole_runs_no_operator_of_pytorch() -> None:
         fast(x)
     assert coverage_of(lens.captured()).verdict == "whole"
     assert not {event.name for event in profiled.function_events or () if event.name.startswith("aten::")} - _MOVES_NOTHING
+
+
+class Layers(torch.nn.Module):
+    """PyTorch gives its forward up, and compiles the layers one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            if x.sum() > 1e6:  # three operators
+                x = x / 2
+            x = layer(x).sin()
+        return x.cos()
+
+
+@torch.no_grad()
+def test_a_function_that_was_given_up_is_on_every_screen() -> None:
+    lens = ortlens.explain(Layers().eval())(torch.rand(2, 4))
+    capture, (problem, *_) = lens.captured(), lens.actions.to_dict("records")
+    lost = lens.frames[lens.frames.operators.fillna(0) > 0]
+    assert [(row.frame, row.status, row.operators, row.cause) for row in lost.itertuples()] == [("Layers.forward", "failed", 13, "loop")]
+    coverage, code = coverage_of(capture), payload_from_capture(capture)["overview"]["code"]
+    assert (coverage.operator_count, coverage.compiled_operator_count, coverage.share) == (13, 0, 0.0)
+    first = inspect.getsourcelines(Layers.forward)[1]
+    assert [(row["line"] - first, row["state"]) for row in code["lines"] if row["state"]] == [
+        (2, "uncompiled"),
+        (4, "uncompiled"),
+        (5, "uncompiled"),
+    ]
+    assert (problem["kind"], problem["line"]) == ("break", first + 2)
+    assert "Layers.forward given up" in lens.summary()
+    assert figures_of(capture)["skipped"] == 1
+    with pytest.raises(ortlens.CheckFailed, match=r"Layers\.forward"):
+        lens.check(max_skipped=0)
+
+
+@torch.no_grad()
+def test_lines_of_a_call_and_where_they_run() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = _affine(x) + x.mode(dim=-1, keepdim=True).values
+        if y.sum() > 0:
+            y = _affine(y)
+        return _kept_out(y)  # type: ignore[no-any-return]  # of a decorated function
+
+    lens = ortlens.explain(model)(torch.rand(2, 4))
+    lines = payload_from_capture(lens.captured())["overview"]["code"]["lines"]
+    assert [(line["state"], line["operators"]) for line in lines if line["state"]] == [
+        ("torch", 4),
+        ("between", 3),
+        ("ort", 2),
+        ("uncompiled", 150),
+    ]
+    coverage = coverage_of(lens.captured())
+    assert (coverage.ort_operator_count, coverage.compiled_operator_count, coverage.operator_count) == (7, 8, 159)
+    assert lens.check(max_skipped=2, min_coverage=0.03).verdict.tolist() == ["passed", "passed"]
 
 
 @torch.no_grad()

@@ -33,10 +33,16 @@ _GRAPH_MODULE = "<eval_with_key>"  # torch/fx/graph_module.py: what runs a graph
 
 
 class Place(NamedTuple):
-    """Where the program runs an operator; None for what no line of it is known for."""
+    """Where the program runs an operator; empty where no line of it is known."""
 
-    code: CodeType | None
-    line: int | None
+    code: CodeType | None = None
+    line: int | None = None
+    entry: tuple[str, int] | None = None  # file and line of the outermost function on the stack
+
+    @property
+    def key(self) -> tuple[str | None, int | None, tuple[str, int] | None]:
+        """Equal for one line, whatever Dynamo made of its function."""
+        return (None if self.code is None else self.code.co_filename), self.line, self.entry
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
@@ -64,24 +70,31 @@ def count_operators(recorder: Recorder, call: Callable[[], Any], uncompiled: Cal
         uncompiled()
     with _Counting() as left:
         call()
-    outside = summed((_line_of(place), count) for (place, _), count in left.found.items())
-    operators = summed((_line_of(place), count) for (place, _), count in whole.found.items())
-    names = {_line_of(place): place for place, _ in whole.found}
-    recorder.replace_all(
-        r.CallLine, (_line_record(place, operators[key], min(outside.get(key, 0), operators[key])) for key, place in names.items())
-    )
+    outside = summed((place.key, count) for (place, _), count in left.found.items())
+    operators = summed((place.key, count) for (place, _), count in whole.found.items())
+    here = {key: min(outside.get(key, 0), count) for key, count in operators.items()}
+    # What leads to a line may differ when it is compiled.
+    others = summed((key[:2], count - here.get(key, 0)) for key, count in outside.items())
+    for key, count in operators.items():
+        more = min(others.get(key[:2], 0), count - here[key])
+        here[key], others[key[:2]] = here[key] + more, others.get(key[:2], 0) - more
+    places = {place.key: place for place, _ in whole.found}
+    recorder.replace_all(r.CallLine, (_line_record(places[key], count, here[key]) for key, count in operators.items()))
     _note_frames(recorder, left.found)
 
 
-def _line_of(place: Place) -> tuple[str | None, int | None]:
-    return (None if place.code is None else place.code.co_filename), place.line
-
-
 def _line_record(place: Place, operators: int, outside: int) -> r.CallLine:
-    file, line = _line_of(place)
-    function = "" if place.code is None else place.code.co_qualname
-    shown = file and display_name(file)
-    return r.CallLine(file=shown, line=line, source=line_text(file, line), function=function, operators=operators, outside=outside)
+    file, line, entry = place.key
+    return r.CallLine(
+        file=file and display_name(file),
+        line=line,
+        source=line_text(file, line),
+        function="" if place.code is None else place.code.co_qualname,
+        entry_file=entry and display_name(entry[0]),
+        entry_line=entry and entry[1],
+        operators=operators,
+        outside=outside,
+    )
 
 
 def _note_frames(recorder: Recorder, found: Counter[tuple[Place, str]]) -> None:
@@ -101,15 +114,19 @@ def _note_frames(recorder: Recorder, found: Counter[tuple[Place, str]]) -> None:
 
 
 def _place_of(frame: FrameType | None) -> Place | None:
-    """Find the innermost line of the program above an operator; None for an operator inside of a graph."""
+    """Find the innermost line of the program above an operator, and the outermost; None for an operator inside of a graph."""
+    first, entry, function = None, None, None
     while frame is not None and frame.f_code is not count_operators.__code__:
         code = frame.f_code
-        if _is_inside(code.co_filename):
+        if first is None and _is_inside(code.co_filename):
             return None
         if _is_of_the_program(code.co_filename, code.co_name):
-            return Place(code, frame.f_lineno)
+            first = first or (code, frame.f_lineno)
+            own = code.co_filename, code.co_qualname.removesuffix(code.co_name), plain_function(code.co_name)
+            if own != function:  # Dynamo runs a function in parts, one inside another
+                function, entry = own, (code.co_filename, frame.f_lineno)
         frame = frame.f_back
-    return Place(None, None)
+    return Place() if first is None else Place(*first, entry)
 
 
 @functools.lru_cache(maxsize=4096)

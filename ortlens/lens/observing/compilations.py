@@ -114,7 +114,7 @@ class Compilations:
 
     def note_uncompiled(self, backend: object) -> None:
         """Keep lines of breaks in what could not be compiled; report a module compiled by `backend` of which only methods were called."""
-        self._sources.note(self.recorder.records(r.Break))
+        self._sources.note((*self.recorder.records(r.Break), *self.recorder.records(r.CallLine)))
         if self.modules or self.recorder.count(r.Break) or self.recorder.count(r.Finding):
             return
         for name in (type(each).__name__ for each in _torch.modules_compiled_by(backend) if callable(getattr(each, "generate", None))):
@@ -141,7 +141,7 @@ class KeptSources:
         self._recorder = recorder
         self._lines: dict[str, dict[int, str]] = {}
 
-    def note(self, records: Iterable[r.Node | r.Break | r.Fallback]) -> None:
+    def note(self, records: Iterable[r.Node | r.Break | r.CallLine]) -> None:
         """Attach what is kept of the files that records name. One that changed since it ran, or is very long, has only these lines."""
         for file, lines in recorded_lines(records).items():
             known = self._lines.setdefault(file, {})

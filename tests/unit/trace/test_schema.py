@@ -18,7 +18,7 @@ PROMISED = {
     "breaks": "break_id gb_id reason explanation hints file line function source user_stack occurrences compile_ids cost_ns",
     "recompiles": "compile_id of_compile_id function file line guard reason",
     "frames": "frame file line status reason operators",
-    "call_lines": "file line source function operators outside",
+    "call_lines": "file line source function entry_file entry_line operators outside",
     "nodes": "graph_id node target module module_type file line source dtype shape partition_id supported reason_code reason flops"
     " bytes onnx_nodes",
     "partitions": "partition_id graph_id node_count input_count output_count input_bytes output_bytes weight_bytes flops model_id",
