@@ -203,7 +203,7 @@ SENTENCES: Mapping[str, str] = {
 _GAVE_UP: Mapping[FrameCause | None, str] = {
     "loop": "the graph break is inside a loop",
     "position": "PyTorch cannot go on behind the graph break where it is, as in a `try` or `with` block",
-    "limit": "it was compiled too often",
+    "limit": "PyTorch reached its limit of recompiles for it",
     "generator": "PyTorch does not compile generators by themselves",
     None: "PyTorch did not compile it",
 }
