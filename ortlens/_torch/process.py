@@ -43,7 +43,7 @@ def torch_folder() -> str:
     """Return the folder of the installed torch, to distinguish its frames from the user's."""
     import torch
 
-    return str(pathlib.Path(torch.__file__).parent)
+    return f"{pathlib.Path(torch.__file__).parent}{os.sep}"  # torchvision beside it is none of it
 
 
 def computes_bfloat16() -> bool | None:

@@ -18,9 +18,10 @@ from tests.unit.backend.graphs import aten, node_named, traced
 
 OWN = StackFrame("/home/ada/model.py", 3, "forward")
 PYTHON = StackFrame(str(copy.__file__), 153, "deepcopy")
-TORCH = StackFrame(f"{_torch.torch_folder()}/nn/modules/linear.py", 130, "forward")
+TORCH = StackFrame(f"{_torch.torch_folder()}nn/modules/linear.py", 130, "forward")
 ORTLENS = StackFrame(str(Path(ortlens.__file__).parent / "lens" / "lens.py"), 1, "__call__")
 MODEL = StackFrame("/opt/lib/python3.11/site-packages/transformers/models/bert/modeling_bert.py", 300, "forward")
+BESIDE_TORCH = StackFrame(f"{Path(_torch.torch_folder()).parent}/torchvision/models/resnet.py", 90, "forward")
 WRAPPER = StackFrame("/opt/lib/python3.11/site-packages/transformers/utils/generic.py", 912, "wrapper")
 HOOK = StackFrame("/opt/lib/python3.11/site-packages/accelerate/hooks.py", 175, "new_forward")
 INSTALLED = StackFrame(f"{Path(copy.__file__).parent}/site-packages/einops/einops.py", 5, "rearrange")
@@ -32,6 +33,7 @@ INSTALLED = StackFrame(f"{Path(copy.__file__).parent}/site-packages/einops/einop
         ([OWN, PYTHON], OWN),
         ([OWN, TORCH], OWN),
         ([OWN, MODEL, WRAPPER, TORCH], MODEL),
+        ([OWN, BESIDE_TORCH, TORCH], BESIDE_TORCH),
         ([OWN, WRAPPER, HOOK], OWN),
         ([MODEL, HOOK, MODEL._replace(line=301), PYTHON], MODEL._replace(line=301)),
         ([MODEL, OWN._replace(function="wrapper")], OWN._replace(function="wrapper")),
