@@ -143,7 +143,7 @@ def _by_guard(item: Recompile) -> Advice | None:
         if "constant_size" in traits:
             return advise("few_sizes", name=user_name(found["name"]), dim=int(found["dim"] or 0))
     if _INTERNAL.search(guard):
-        return _at_a_break(guard)
+        return advise("unbreak_caller") if "library_alone" in traits else _at_a_break(guard)
     if "library_alone" in traits and _is_passed(guard):
         return advise("unbreak_caller")
     for form, rule in _RULES:

@@ -10,7 +10,7 @@ from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import coverage_of, own_recompiles
 from ortlens.analysis.ledger import ledger_totals, measured_call
 from ortlens.analysis.problems.advice import advice_of, hint_for, settings_of_hint
-from ortlens.analysis.problems.break_rules import DROPOUT, trains_always
+from ortlens.analysis.problems.break_rules import DROPOUT, library_called, trains_always
 from ortlens.analysis.problems.catalogue import Advice, advise, worded
 from ortlens.analysis.problems.guards import guard_place
 from ortlens.analysis.problems.problem import Problem, rule
@@ -53,7 +53,7 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
         if is_free or (advice is not None and advice.is_expected):
             continue
         hint = "" if advice is not None else hint_for(item)
-        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns)}
+        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns), "behind": library_called(item) is not None}
         words = worded(advice) if advice is not None else {"mitigation": hint, "settings": settings_of_hint(hint)}
         found = graph_break.problem(
             subject=item.break_id,
@@ -94,6 +94,7 @@ def _recompiles(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
         file, line = guard_place(item)
         guard = item.guard or item.reason
         about: dict[str, Any] = {"title": guard, "hazard": guard, "file": file, "line": line, "recompile_ns": spent[item.compile_id]}
+        about["traits"] = frozenset(item.traits or ())
         found = recompile.problem(subject=item.compile_id, records=(item.compile_id,), measured=True, **{**about, **worded(advice)})
         yield _cause(guard, advice), found
 
@@ -119,7 +120,7 @@ def _merged(problems: Iterable[tuple[Hashable, Problem]]) -> Iterator[Problem]:
             line = None  # parts of one function recompile one after another
         groups.setdefault((file, line, cause), []).append(item)
     for group in groups.values():
-        first = max(group, key=lambda item: (item.gain_ns or 0) + item.own_code_ns)
+        first = max(group, key=lambda item: ((item.gain_ns or 0) + item.own_code_ns, bool(item.settings)))
         costs = [item.gain_ns for item in group if item.gain_ns is not None]
         count = sum(item.count for item in group)
         traits = frozenset.union(*(item.traits for item in group)) | ({"storm"} if first.kind == "recompile" and count >= _STORM else set())

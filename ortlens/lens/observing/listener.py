@@ -25,7 +25,7 @@ from ortlens.analysis.identity import frame_of, plain_function
 from ortlens.analysis.index import grouped
 from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
-from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
+from ortlens.backend.basis.provenance import StackFrame, innermost, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.observing.break_texts import (
     BreakText,
     break_from_text,
@@ -152,6 +152,8 @@ class DynamoWatch:
         """Fill in what Dynamo reports at the end of a compilation: fields of `torch._dynamo.utils.CompilationMetrics`."""
         self._heard_skip(compile_id, metrics)
         name, file, line = _torch.display_code(*_compiled_code(metrics))
+        if not is_of_torch_or_ortlens(file) and (at := calling_line()) is not None:
+            file, line = at.file, at.line
         place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
         dynamo_ns = max(whole_ns - self._backend_ns.get(compile_id, 0), 0)
@@ -220,6 +222,7 @@ class DynamoWatch:
     def _traits(self, compile_id: str, guard: str | None) -> tuple[str, ...]:
         code = _torch.code_being_compiled()
         in_library = code is not None and is_of_a_library(code.co_filename) and _torch.is_compiled_by_itself()
+        in_library = in_library or calling_line() is not None
         fixed = {(size.name, size.dim) for size in self._sizes.get(frame_of(compile_id), ()) if size.is_fixed}
         name = number_of_guard(guard or "")
         uses = () if name is None or code is None else uses_of_argument(lines_of(code.co_filename), code.co_firstlineno, name)
@@ -354,16 +357,26 @@ def _code_of_the_model() -> CodeType | None:
     return code
 
 
+def calling_line() -> StackFrame | None:
+    """Find the user's line that runs uncompiled, and calls the function of a library that Dynamo compiles; None for any other code."""
+    code = _code_of_the_model()
+    own = None if code is None else StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))
+    chosen = None if own is None else innermost((*_callers(), own))
+    return None if chosen is own else chosen
+
+
+def _callers() -> Iterator[StackFrame]:
+    return (StackFrame(file, line, plain_function(name)) for file, line, name in _torch.callers_of_compiled())
+
+
 def _placed(said: BreakText, code: CodeType | None) -> BreakText:
     """Name the line that a reader would change, which is not one of a library that the user's code calls."""
     frames = said.frames
     if code is not None and (frames or said.file is None):
         # PyTorch names no line where it gives up, and leaves out the compiled frame where its call of a module breaks.
         line = _torch.line_being_traced(code) or code.co_firstlineno
-        frames = (StackFrame(code.co_filename, line, plain_function(code.co_name)), *_compiled_part(frames))
+        frames = (*_callers(), StackFrame(code.co_filename, line, plain_function(code.co_name)), *_compiled_part(frames))
     chosen = innermost(frames)
-    if chosen is not None and not is_model_code(chosen):  # PyTorch compiles a library's function where the user's line runs uncompiled
-        chosen = innermost((*said.frames, *frames))
     return said if chosen is None else replace(said, file=chosen.file, line=chosen.line, function=chosen.function)
 
 
