@@ -219,6 +219,17 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 
+@contextlib.contextmanager
+def unlogged_shape_errors() -> Iterator[None]:
+    """Keep what the shape functions of operators refuse out of the log: it is raised as well, and logged with a long traceback before."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def is_signal(error: BaseException) -> bool:
     """Tell whether an exception makes Dynamo start again, break the graph or leave the frame to Python, and is no failure."""
     from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
