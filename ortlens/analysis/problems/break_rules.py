@@ -86,7 +86,7 @@ def advice_by_rule(item: Break) -> Advice | None:
     advice = rule(stop) if callable(rule) else None if rule is None else advise(rule)
     if called is None or advice is None or advice.kind not in _OF_THE_LINE:
         return advice
-    written = _written(item.source, called)
+    written = call_written(item.source, called)
     return advise("move_line", name=called) if written is None else advise("call_outside", name=written)
 
 
@@ -174,7 +174,7 @@ def _reported(item: Break) -> Advice | None:
 
 
 def _dynamic_shape(item: Break, operator: str) -> Advice:
-    name = _short(operator)
+    name = short_name(operator)
     if name in _WITHOUT_SHAPES:
         return _call_outside(item, name)
     if name == "repeat_interleave":
@@ -188,7 +188,7 @@ def _dynamic_shape(item: Break, operator: str) -> Advice:
 
 
 def _data_dependent(item: Break, operator: str) -> Advice:
-    name, source = _short(operator), item.source or ""
+    name, source = short_name(operator), item.source or ""
     if name == "local_scalar_dense":  # whatever takes a number out of a tensor
         if "random" in source:
             return advise("draw_with_torch")
@@ -352,10 +352,11 @@ def _call_outside(item: Break, name: str, *, wrapped: bool = False) -> Advice:
 
 def _as_written(item: Break, name: str) -> str | None:
     """Find how the user's line writes a function: `os.listdir` for `posix.listdir`; None where it does not."""
-    return None if _is_behind(item) else _written(item.source, name)
+    return None if _is_behind(item) else call_written(item.source, name)
 
 
-def _written(source: str | None, name: str) -> str | None:
+def call_written(source: str | None, name: str) -> str | None:
+    """Find how a line writes the call of a function."""
     found = re.search(rf"(?<![\w.])[\w.]*\b{re.escape(name.rpartition('.')[2])}(?=\()", source or "")
     return found[0].lstrip(".") if found else None
 
@@ -365,7 +366,7 @@ def _is_behind(item: Break) -> bool:
     return bool(item.user_stack) and not item.user_stack[-1].startswith(f"{item.file}:{item.line} ")
 
 
-def _short(operator: str) -> str:
+def short_name(operator: str) -> str:
     """Shorten an operator's name: `nonzero` of `aten.nonzero.default`, `unique` of `aten._unique2.default`."""
     parts = operator.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]

@@ -23,9 +23,9 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.identity import frame_of, plain_function
 from ortlens.analysis.index import grouped
-from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
+from ortlens.analysis.problems.guards import error_in_guard, guard_place, number_of_guard, recompile_traits, with_argument
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
-from ortlens.backend.basis.provenance import StackFrame, innermost, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
+from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.observing.break_texts import (
     BreakText,
     break_from_text,
@@ -163,9 +163,14 @@ class DynamoWatch:
                 compile_ns = (graph.compile_ns or 0) - (graph.dynamo_ns or 0) + own
                 self.recorder.amend(r.Graph, graph.graph_id, **place, dynamo_ns=own, compile_ns=compile_ns)
         if compile_id in self._recompiles:
-            self.recorder.amend(
-                r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"], dynamo_ns=dynamo_ns
-            )
+            known: dict[str, Any] = {"function": place["name"], "file": place["file"], "line": place["line"]}
+            row = next((row for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id), None)
+            is_unknown = row is not None and (place["file"] is None or error_in_guard(row.guard or ""))
+            if row is not None and is_unknown and (at := _call_in_program()) is not None:
+                named = functools.partial(with_argument, source=line_text(at.file, at.line) or "")
+                known |= {"file": display_name(at.file), "line": at.line, "varying": tuple(map(named, row.varying))}
+                known["guard"] = row.guard and named(row.guard)
+            self.recorder.amend(r.Recompile, compile_id, dynamo_ns=dynamo_ns, **known)
 
     def _heard_skip(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Record a frame that Dynamo gave up as a break, if the log does not report it: in full graph mode, and at the recompile limit."""
@@ -363,6 +368,13 @@ def calling_line() -> StackFrame | None:
     own = None if code is None else StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))
     chosen = None if own is None else innermost((*_callers(), own))
     return None if chosen is own else chosen
+
+
+def _call_in_program() -> StackFrame | None:
+    """Find the user's line that made the call for which Dynamo compiles."""
+    stack = [StackFrame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_stack(None)]
+    found = innermost(stack[::-1])
+    return found if found is not None and is_model_code(found) else None
 
 
 def _callers() -> Iterator[StackFrame]:
