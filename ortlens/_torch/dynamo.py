@@ -219,6 +219,17 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 
+@contextlib.contextmanager
+def unlogged_shape_errors() -> Iterator[None]:
+    """Keep what the shape functions of operators refuse out of the log: it is raised as well, and logged with a long traceback before."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def is_signal(error: BaseException) -> bool:
     """Tell whether an exception makes Dynamo start again, break the graph or leave the frame to Python, and is no failure."""
     from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
@@ -231,18 +242,24 @@ def code_being_compiled() -> CodeType | None:
     return _compilation()[0]
 
 
-def is_compiled_by_itself() -> bool:
-    """Tell whether Dynamo compiles a function that code outside torch calls, and no part of the compiled callable.
+def callers_of_compiled() -> tuple[tuple[str, int, str], ...]:
+    """List file, line and function of the frames that call what Dynamo compiles, outermost first; none for the compiled callable itself.
 
     The frame being compiled is not on the stack yet: outside of torch's own, the next frame is its caller, or `compile_wrapper` of
-    `torch/_dynamo/eval_frame.py` for the compiled callable itself. What follows a graph break in the same function does not count.
+    `torch/_dynamo/eval_frame.py` for the compiled callable.
     """
-    caller = frame = _frame_of_compile()
-    while caller is not None and caller.f_code.co_name != "compile_wrapper" and caller.f_code.co_filename.startswith(torch_folder()):
+    found, caller = list[tuple[str, int, str]](), _frame_of_compile()
+    while caller is not None and caller.f_code.co_name != "compile_wrapper":
+        if not caller.f_code.co_filename.startswith(torch_folder()):
+            found.insert(0, (caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name))
         caller = caller.f_back
-    if frame is None or caller is None or caller.f_code.co_name == "compile_wrapper":
-        return False
-    return not frame.f_locals["code"].co_name.startswith(_RESUMED)
+    return tuple(found)
+
+
+def is_compiled_by_itself() -> bool:
+    """Tell whether Dynamo compiles a function that code outside torch calls; what follows a graph break in a function does not count."""
+    code, _ = _compilation()
+    return code is not None and not code.co_name.startswith(_RESUMED) and bool(callers_of_compiled())
 
 
 _RESUMED = "torch_dynamo_resume_in_"

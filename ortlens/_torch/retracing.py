@@ -71,6 +71,12 @@ def dynamo_setting(name: str) -> Any:
     return getattr(torch._dynamo.config, name)
 
 
+def dropped_functions() -> Mapping[Any, str]:
+    """Name the functions that Dynamo is set to leave out, by their code, or by themselves where they are builtins."""
+    listed = [getattr(function, "__func__", function) for function in dynamo_setting("ignore_logging_functions")]
+    return {getattr(each, "__code__", each): f"{each.__module__}.{each.__qualname__}".removeprefix("builtins.") for each in listed}
+
+
 def _frame(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> types.SimpleNamespace:
     """Make up the frame of a call: `_get_frame` of `torch/_dynamo/convert_frame.py` does the same for an export."""
     owner, plain = getattr(function, "__self__", None), getattr(function, "__func__", function)

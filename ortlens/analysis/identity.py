@@ -89,10 +89,11 @@ def links(capture: Capture, **wanted: str | None) -> tuple[Link, ...]:
     return tuple(link for link in _all_links(capture) if all(test(link) for test in tests))
 
 
-def _line_test(text: str) -> Callable[[Link], bool]:
-    match = _LINE.match(text)
+def _line_test(text: str | int) -> Callable[[Link], bool]:
+    match = _LINE.match(str(text))
     if match is None:
-        raise UsageError(f"line must be a file and a number, as 'model.py:12', not {text!r}")
+        number = text if str(text).isdecimal() else 12
+        raise UsageError(f"line must be a file and a number, not {text!r}: lens.links(line='model.py:{number}')")
     parts, number = _parts(match["file"]), int(match["line"])
     return lambda link: link.line == number and link.file is not None and _parts(link.file)[-len(parts) :] == parts
 

@@ -88,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     top = parser()
+    if not arguments:
+        top.print_help()
+        return EXIT_OK
     commands = commands_of(top)
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     if asked is not None and asked not in commands:

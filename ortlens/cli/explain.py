@@ -21,7 +21,7 @@ from ortlens.cli.commands import (
 )
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.request import explained, is_onnx_file, new_lens, onnx_explained, request_from_options, write_outputs
-from ortlens.job.targets import inputs_from_texts, raised_as_usage, target_from_text
+from ortlens.job.targets import calling, inputs_from_texts, raised_as_usage, target_from_text
 
 if TYPE_CHECKING:
     import argparse
@@ -114,7 +114,7 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
         args, kwargs = target.example_inputs
     lens = new_lens(request, options.target)
     try:
-        with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):
+        with raised_as_usage(calling(options, target, args, kwargs)):
             explained(request, lens, target, args, kwargs)
     except BaseException:
         if lens.captured().graphs:  # what was captured until then is written; errors while writing are suppressed in favour of the first

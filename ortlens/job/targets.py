@@ -208,8 +208,20 @@ def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..
     target = target_from_text(options.target)
     with raised_as_usage("creating the inputs"):
         args, kwargs = inputs.made(options.seed)
-    with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"), torch.no_grad():
+    with raised_as_usage(calling(options, target, args, kwargs)), torch.no_grad():
         yield target, args, kwargs
+
+
+def calling(options: argparse.Namespace, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:  # noqa: ANN401 - a target
+    """Name a call, for a message about its failure; raise `UsageError`, with a line to type, where it needs inputs and has none."""
+    from ortlens.backend.freeze.arguments import needed_arguments
+
+    if not args and not kwargs and (needed := needed_arguments(target)):
+        line = " ".join(f"--input {name}=f32[1,8]" for name in needed)
+        raise UsageError(
+            f"{options.target} takes {', '.join(needed)}; give the types and sizes: ortlens {options.command} {options.target} {line}"
+        )
+    return f"calling {options.target} with {' '.join(options.input) or 'no --input'}"
 
 
 def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
@@ -219,12 +231,14 @@ def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
     """
     from torch import nn
 
+    from ortlens.backend.freeze.arguments import needed_arguments
+
     found = object_from_text(text)
     if not callable(found):
         raise UsageError(f"{text} is {_a(type(found).__name__)}, which cannot be called; name an nn.Module, its class or a function")
     is_class = isinstance(found, type)
     if is_class or _is_recipe(found):
-        if is_class and (needed := _needed(found)):
+        if is_class and (needed := needed_arguments(found)):
             raise UsageError(f"{text} is a class that needs {', '.join(needed)}; name a function without arguments that returns the model")
         model = _called(found, text, on_meta=on_meta)
         found = model if is_class or isinstance(model, nn.Module) else found
@@ -237,6 +251,8 @@ def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
 def object_from_text(text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
     """Find what a module holds under a name, written as for `target_from_text`; raise `UsageError` if that fails."""
     place, colon, name = text.rpartition(":")
+    if Path(text).suffix == ".py" and Path(text).is_file():
+        raise UsageError(f"{text} is a file; write {text}:NAME for what to call in it, or record the script with: ortlens run {text}")
     if not colon or not place or not name:
         raise UsageError(f"{text!r} is not a target; write MODULE:NAME, for example mymodels:net for `net` in mymodels.py")
     return _named(_imported(place), name, text)
@@ -309,17 +325,9 @@ def _named(module: ModuleType, name: str, text: str) -> Any:  # noqa: ANN401 - w
 
 def _is_recipe(found: Any) -> bool:  # noqa: ANN401 - whatever the user's module holds
     """Tell whether a function can be called with nothing: it may be one that makes a model."""
-    return inspect.isroutine(found) and not _needed(found)
+    from ortlens.backend.freeze.arguments import needed_arguments
 
-
-def _needed(found: Any) -> list[str]:  # noqa: ANN401 - whatever the user's module holds
-    """List the arguments without a default; for what has no signature, none that is known of."""
-    try:
-        parameters = inspect.signature(found).parameters.values()
-    except (TypeError, ValueError):
-        return ["its arguments"]
-    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in open_ended]
+    return inspect.isroutine(found) and not needed_arguments(found)
 
 
 def _called(make: Any, text: str, *, on_meta: bool) -> Any:  # noqa: ANN401 - whatever the user's module holds

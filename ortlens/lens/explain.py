@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
-from typing import TYPE_CHECKING, Any, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar, overload
 
 from ortlens._os_errors import clear_os_errors
 from ortlens.errors import UsageError
@@ -19,6 +20,25 @@ if TYPE_CHECKING:
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def curried(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate a function that returns a callable of the target's arguments: where it gets those itself, say how to pass them."""
+
+    @functools.wraps(function)
+    def behind(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as err:
+            line = f"ortlens.{function.__name__}(model)(x)"
+            raise UsageError(f"{function.__name__}(): {err}; arguments of the model go into a call of their own: {line}") from err
+        return function(*args, **kwargs)
+
+    signature = inspect.signature(function)
+    return behind
 
 
 @overload
@@ -45,6 +65,7 @@ def explain(
 
 
 @clear_os_errors
+@curried
 def explain(  # noqa: PLR0913 - the contract's own signature
     target: Callable[..., Any] | ExportedProgram | str | os.PathLike[str] | bytes | onnx.ModelProto,
     *,
@@ -114,6 +135,10 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name)
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
+    if isinstance(target, type):  # torch.compile would change the class for good
+        raise UsageError(
+            f"explain() takes a function or a module, and {target.__name__} is a class: ortlens.explain({target.__name__}())(x)"
+        )
     if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__):
         raise UsageError(
             f"explain() does not await, and {getattr(target, '__name__', type(target).__name__)} is a coroutine function; "

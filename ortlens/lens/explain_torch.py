@@ -107,7 +107,7 @@ def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
     changed = 0
     fast, plain = Calls(call), None if uncompiled is None else Calls(uncompiled)
     try:
-        result = fast()
+        result = _compiling_call(fast, plain)
         if lens.compilations.recorder.count(r.Break):
             trials = _try_changes(lens, target)
         if calls == 1:
@@ -122,6 +122,20 @@ def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
     finally:
         uncompiled_calls = plain.made if plain is not None else 0
         lens.compilations.recorder.note(explain_calls=fast.made + changed, explain_uncompiled_calls=uncompiled_calls)
+
+
+def _compiling_call(fast: Calls, plain: Calls | None) -> Any:
+    """Call for the first time; what the target itself refuses is its own error, which names the sizes, and not Dynamo's."""
+    try:
+        with _torch.unlogged_shape_errors():
+            return fast()
+    except Exception as error:
+        if plain is None or not _torch.is_signal(error):
+            raise
+        refused = error
+    with _torch.uncompiled():
+        plain()
+    raise refused
 
 
 def _try_changes(lens: Lens, target: Any) -> Trials | None:

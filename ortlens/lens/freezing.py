@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.backend.freeze.arguments import named_arguments, parameters_source, refuse_arguments, refuse_weights
+from ortlens.backend.freeze.arguments import named_arguments, needed_arguments, parameters_source, refuse_arguments, refuse_weights
 from ortlens.backend.freeze.frozen import frozen_from, lowered_for
 from ortlens.backend.freeze.tracing import Untraceable, program_of
 from ortlens.errors import UsageError
@@ -41,6 +41,8 @@ def freeze_with(  # noqa: PLR0913 - what `ortlens.freeze` is given, and where th
 
     `given` are the arguments of `ortlens.freeze` that are not the target's, but for the options.
     """
+    if not args and not kwargs and (needed := needed_arguments(target)):
+        raise UsageError(f"pass the arguments of the call: `ortlens.freeze(model, {', '.join(needed)})`")
     dynamic, dynamic_shapes, fallback = (given[name] for name in ("dynamic", "dynamic_shapes", "fallback"))
     if dynamic and dynamic_shapes is not None:
         raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")

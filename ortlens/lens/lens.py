@@ -223,7 +223,7 @@ class Lens(CaptureView):
         call goes into `breaks`. The rows add up to the median time of a call.
 
         Args:
-            *args: Positional arguments of the target.
+            *args: Positional arguments of the target. Without any arguments, those of the last call, if their tensors still exist.
             **kwargs: Keyword arguments of the target.
 
         Returns:
@@ -240,6 +240,7 @@ class Lens(CaptureView):
             >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
             1.0
         """
+        args, kwargs = self._targets.arguments("measure", args, kwargs)
         self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs))
         return self.ledger
 
@@ -324,7 +325,7 @@ class Lens(CaptureView):
         so take care with one that has side effects. For the rule `slow_kernel`, the peak speed of the machine is measured too.
 
         Args:
-            *args: Positional arguments of the target.
+            *args: Positional arguments of the target. Without any arguments, those of the last call, if their tensors still exist.
             budget_s: Time limit in seconds, compilation included. None: 60.
             **kwargs: Keyword arguments of the target.
 
@@ -340,6 +341,7 @@ class Lens(CaptureView):
         from ortlens.lens.observing.time_budget import TimeBudget
 
         self._targets.refuse_ambiguous([] if budget_s is None else ["budget_s"])
+        args, kwargs = self._targets.arguments("probe", args, kwargs)
         self.call_target(args, kwargs)
         target, options = self._targets.first(), self._backend_for(None).options
         chosen, trials = tune(target, options=options, budget_s=TimeBudget(budget_s).budget_s)(*args, **kwargs)
@@ -364,7 +366,7 @@ class Lens(CaptureView):
         once more and in double precision.
 
         Args:
-            *args: Positional arguments of the target.
+            *args: Positional arguments of the target. Without any arguments, those of the last call, if their tensors still exist.
             per_op: Check each operator by itself instead of the values, on PyTorch's inputs, so that errors do not add up.
             atol: Absolute tolerance: a number, or a mapping from torch dtypes to numbers. None: 1e-7 for float32, see the docs. If you set
                 a tolerance, a difference beyond it is never accepted as rounding.
@@ -390,6 +392,7 @@ class Lens(CaptureView):
         given = {"per_op": per_op or None, "atol": atol, "rtol": rtol, "budget_s": budget_s}
         self._backend_for(None)
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
+        args, kwargs = self._targets.arguments("verify", args, kwargs)
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
         Verification(self._recorder, self._targets, tolerances, budget, per_op=per_op).run(args, kwargs)
         return self.numerics
@@ -404,7 +407,7 @@ class Lens(CaptureView):
         for the rule `slow_kernel`.
 
         Args:
-            *args: Positional arguments of the target.
+            *args: Positional arguments of the target. Without any arguments, those of the last call, if their tensors still exist.
             repeat: How often each run is repeated with the profiler, and as often without. None: 20 times, but only 5 times once all of
                 them have taken 3 s. Less for models of more than 5,000 nodes, whose profile would grow too large. If the target has a
                 keyword of that name, pass it with `functools.partial`.
@@ -424,6 +427,7 @@ class Lens(CaptureView):
         from ortlens.lens.profiling.kernels import profile
 
         repeats = Repeats(repeat, budget_s)
+        args, kwargs = self._targets.arguments("profile", args, kwargs)
         profile(self._targets, self._recorder, args, kwargs, repeats)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
@@ -481,7 +485,7 @@ class Lens(CaptureView):
         """Freeze what this lens explained: see `ortlens.freeze`.
 
         Args:
-            *args: Arguments of the target; those that `explain` called it with if none are given, here and by name.
+            *args: Arguments of the target; those of the last call if none are given, here and by name.
             dynamic: As for `ortlens.freeze`.
             dynamic_shapes: Likewise.
             fallback: Likewise.
@@ -498,10 +502,8 @@ class Lens(CaptureView):
         target = self._targets.first()
         given: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
         refuse_reserved(target, given)
-        if not args and not kwargs and not isinstance(target, torch.export.ExportedProgram):
-            if self._targets.example is None:
-                raise UsageError("the arguments of the target are not known; pass them to freeze(), as calls will pass them")
-            args, kwargs = self._targets.example
+        if not isinstance(target, torch.export.ExportedProgram):
+            args, kwargs = self._targets.arguments("freeze", args, kwargs)
         return freeze_with(target, args, kwargs, given, backend=self._backend_for(None), breaks=lambda: self.captured().breaks)
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> ExportedModel:

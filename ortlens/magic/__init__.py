@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.magic.magics import CellTransform, OrtlensMagics
+from ortlens.magic.magics import CellTransform, OrtlensMagics, completed_options
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -15,6 +15,7 @@ def load(shell: InteractiveShell) -> None:
     unload(shell)
     shell.register_magics(OrtlensMagics(shell))
     shell.input_transformers_cleanup.append(CellTransform())
+    shell.Completer.custom_matchers.append(completed_options)
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -26,5 +27,7 @@ def unload(shell: InteractiveShell) -> None:
     magics = shell.magics_manager.registry.pop(OrtlensMagics.__name__, None)
     if magics is not None:
         magics.close()
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [each for each in matchers if each.__name__ != completed_options.__name__]
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("ortlens", None)

@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.core.error import UsageError as ShellUsageError
 from IPython.core.inputtransformer2 import cell_magic
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType, TracebackType
 
+    from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
 
     from ortlens.job.request import Request
@@ -323,6 +325,21 @@ def parser_of(magic: str) -> argparse.ArgumentParser:
     parser.more = "%ortlens? shows all options"
     add_options(parser, magic)
     return parser
+
+
+_ASKED = re.compile(r"(?P<magic>%%?ortlens)\b.*?(?P<word>(?<=\s)-[\w-]*)$")
+
+
+_matcher: Callable[..., Any] = context_matcher()  # likewise
+
+
+@_matcher
+def completed_options(context: CompletionContext) -> SimpleMatcherResult:
+    """Complete an option of a magic; a matcher of IPython, beside which names of Python are left out."""
+    asked = _ASKED.match(context.text_until_cursor)
+    known = parser_of(asked["magic"])._option_string_actions if asked else {}  # noqa: SLF001 - as below
+    found = [SimpleCompletion(name, type="option") for name in known if asked and name.startswith(asked["word"])]
+    return {"completions": found, "suppress": bool(found), "matched_fragment": asked["word"] if asked else ""}
 
 
 def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Namespace, str]:

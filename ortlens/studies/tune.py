@@ -16,6 +16,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions
 from ortlens.backend.observed import is_sized, session_options
 from ortlens.errors import OrtLensError, UsageError
+from ortlens.lens.explain import curried
 from ortlens.lens.explain_torch import Generating, is_generate
 from ortlens.lens.freeze import freeze
 from ortlens.lens.observing.time_budget import TimeBudget
@@ -65,6 +66,7 @@ class _Setting:
         return self.value if self.option == "call" or "=" in self.value else f"{self.option}={self.value}"
 
 
+@curried
 def tune(
     target: Callable[..., Any], *, options: OrtBackendOptions | Mapping[str, Any] | None = None, budget_s: float = 60.0
 ) -> Callable[..., tuple[OrtBackendOptions, pd.DataFrame]]:

@@ -736,6 +736,11 @@ class Figures:
         "second, and of the shortest calls."
     )
     turns_high: float | None = optional("The highest of these.")
+    dropped: tuple[str, ...] = column(
+        "Functions that PyTorch was set to leave out of compiled code, such as `logging.Logger.warning`, and that a call without it ran.",
+        default=(),
+    )
+    dropped_ns: int | None = optional("Time of such a call in them.", unit="ns")
     peak_bytes: int | None = optional(
         "The most that PyTorch's allocator on the CPU held at a time of what it allocated in a call, as compiled; outputs count, and what "
         "sessions keep does not. Measured where `kept_bytes` of sessions is.",

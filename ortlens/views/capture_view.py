@@ -161,8 +161,8 @@ class CaptureView(ABC):
 
     def links(  # noqa: PLR0913 - as `ortlens.analysis.identity.links`
         self,
-        *,
         line: str | None = None,
+        *,
         module: str | None = None,
         node: str | None = None,
         partition: str | None = None,

@@ -118,10 +118,15 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
     return write_asked(checked_target(path), page.encode("utf-8"), "the report")
 
 
+_OTHER_FORMS = (".pdf", ".png", ".svg", ".jpg", ".md", ".docx", ".csv", ".json", ".ortlens")
+
+
 def checked_target(path: str | os.PathLike[str]) -> Path:
     """Check that a report may be written there, before the work of making it, and return the absolute path."""
     try:
         target = Path(path).expanduser().resolve()
+        if target.suffix.lower() in _OTHER_FORMS:
+            raise UsageError(f"a report is HTML; write {target.with_suffix('.html').name}, which a browser prints to PDF")
         if target.is_dir():
             raise UsageError(f"{target} is a folder; name a file in it, such as {target / 'report.html'}")
         if not target.parent.is_dir():

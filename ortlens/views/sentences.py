@@ -297,7 +297,8 @@ def problem_sentence(item: Problem) -> str:
         price = price_of_change(item.gain_ns or 0, is_busy=item.is_busy)
     else:
         is_left = item.kind == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
-        price = price_text(item.gain_ns, item.own_code_ns, item.splitting_ns, is_busy=item.is_busy, is_left=is_left)
+        splitting = 0 if item.advice is not None and "cost" in item.advice.params else item.splitting_ns  # which names it
+        price = price_text(item.gain_ns, item.own_code_ns, splitting, is_busy=item.is_busy, is_left=is_left)
         if item.kind == "break" and item.gain_ns:  # of which the change that removes it may take some itself
             price = f"the break costs {price}"
     cost = f" ({price})" if price else ""

@@ -139,6 +139,7 @@ def _speed(capture: Capture, call: Call) -> Tile:
     ahead = computed_ahead(capture)
     if ahead is not None and (pace.eager_ns or 0) >= _SURPRISING * (pace.call_ns or 0):
         details.insert(1, ahead.clause)
+    details[1:1] = [said] if (said := dropped_words(capture)) else []
     details += [f"inductor: {pace_words(inductor)} eager"] if inductor is not None else []
     if is_uncertain or pace.verdict == "unclear":  # no ratio: that of times of waiting would be the largest number on the screen
         return tile(state="unknown", word="uncertain", detail="; ".join(details))
@@ -162,6 +163,12 @@ def _uncounted(calls: UncountedCalls, call: Call) -> Tile:
 def passes_words(pace: Pace) -> str:
     """Say how far the passes are apart that a verdict needs to agree."""
     return f"the turns disagree: {' to '.join(f'{ratio:.2f}' for ratio in pace.passes)} times as long"
+
+
+def dropped_words(capture: Capture) -> str:
+    """Say what a call in PyTorch did besides; empty where it did nothing more."""
+    names = ", ".join(f"`{visible(name)}`" for name in capture.figures.dropped)
+    return f"eager also runs {names} ({time_from_ns(capture.figures.dropped_ns or 0)}), which compiled code leaves out" if names else ""
 
 
 def pace_words(pace: Pace) -> str:

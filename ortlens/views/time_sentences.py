@@ -10,7 +10,7 @@ from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.speed import call_pace, is_busy, is_crowded, others_of, spread_of
 from ortlens.analysis.timing import call_times
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
-from ortlens.views.tiles import pace_words, passes_words
+from ortlens.views.tiles import dropped_words, pace_words, passes_words
 from ortlens.views.wording import PART_WORDS, visible
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def against_sentence(capture: Capture) -> str:
     pace, words = call_pace(capture), against_words(capture)
     if pace is None or is_crowded(capture) or pace.verdict == "unclear":
         return words
-    return f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
+    return "; ".join(filter(None, (f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns", dropped_words(capture))))
 
 
 def busy_sentence(capture: Capture) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from onnx import TensorProto, helper
@@ -336,3 +337,17 @@ def test_a_wrong_selection_of_the_explorer_is_one_short_error(shell: Shell) -> N
     assert shell.out.startswith("SelectionError: 'partition:nope' names nothing in this capture")
     assert len(shell.out) < 300
     assert shell.run("view.close()") is None
+
+
+@pytest.mark.parametrize("magic", ["%ortlens", "%%ortlens"])
+def test_options_are_completed(magic: str, shell: Shell) -> None:
+    def completed(line: str) -> list[str]:
+        with provisionalcompleter():
+            return [found.text for found in shell.shell.Completer.completions(line, len(line))]
+
+    assert ("--profile" in completed(f"{magic} --pro")) == (magic == "%ortlens")
+    assert completed(f"{magic} --repo") == ["--report"]
+
+
+def test_a_module_is_no_call(shell: Shell) -> None:
+    assert "%ortlens model(x)" in str(shell.run("%ortlens model"))

@@ -17,7 +17,7 @@ LAZY_NAMES = sorted(ortlens._HOMES)
 def test_all_is_the_lazy_names_and_the_version() -> None:
     assert sorted(ortlens.__all__) == sorted([*LAZY_NAMES, "__version__"])
     assert len(set(ortlens.__all__)) == len(ortlens.__all__)
-    assert set(ortlens.__all__) <= set(dir(ortlens))
+    assert set(ortlens.__all__) == {name for name in dir(ortlens) if not name.startswith("__")} | {"__version__"}
     assert importlib.metadata.version("ortlens") == ortlens.__version__
 
 

@@ -75,11 +75,37 @@ _FSDP2_HOOK = "return torch._dynamo.disable("
 
 def advice_by_rule(item: Break) -> Advice | None:
     """Advise how to avoid a graph break; None when the texts do not say enough."""
+    called = library_called(item)
+    if called and (reported := _reported(item)) is not None:
+        return reported
+    stop = item
     if item.stop_source is not None:  # of a library behind the user's line
-        item = replace(item, source=item.stop_source or None, function=item.stop_function)
-    said = _said(item)
+        stop = replace(item, source=item.stop_source or None, function=item.stop_function)
+    said = _said(stop)
     rule = next((rule for words, rule in _BREAK_RULES if all(word in said for word in words)), None)
-    return rule(item) if callable(rule) else None if rule is None else advise(rule)
+    advice = rule(stop) if callable(rule) else None if rule is None else advise(rule)
+    if called is None or advice is None or advice.kind not in _OF_THE_LINE:
+        return advice
+    written = call_written(item.source, called)
+    return advise("move_line", name=called) if written is None else advise("call_outside", name=written)
+
+
+def library_called(item: Break) -> str | None:
+    """Return the name of what the user's line calls in a library that stops the graph somewhere inside; None where the line does."""
+    frames = [frame.rpartition(" ")[::2] for frame in reversed(item.user_stack)]  # the innermost first
+    at = next((at for at, (place, _) in enumerate(frames) if place == f"{item.file}:{item.line}"), 0)
+    return frames[at - 1][1] if at else None
+
+
+_OF_THE_LINE = frozenset(
+    {
+        *("check_outside", "choose_with_where", "compute_with_tensor", "enter_around", "fix_loop_count", "format_outside", "index_select"),
+        *("keep_answer_in_tensor", "keep_flag_in_bool", "keep_in_tensor", "log_outside", "loop_outside", "mask_rounds", "mask_with_where"),
+        *("move_context_around", "open_outside", "pass_as_int", "print_outside", "read_clock_around", "use_torch_function"),
+        *("use_torch_math", "warn_outside"),
+    }
+)
+"""Kinds of advice on how to write the line that stops the graph, which nobody changes in a library."""
 
 
 def _on_purpose(item: Break) -> Advice:
@@ -148,7 +174,7 @@ def _reported(item: Break) -> Advice | None:
 
 
 def _dynamic_shape(item: Break, operator: str) -> Advice:
-    name = _short(operator)
+    name = short_name(operator)
     if name in _WITHOUT_SHAPES:
         return _call_outside(item, name)
     if name == "repeat_interleave":
@@ -162,7 +188,7 @@ def _dynamic_shape(item: Break, operator: str) -> Advice:
 
 
 def _data_dependent(item: Break, operator: str) -> Advice:
-    name, source = _short(operator), item.source or ""
+    name, source = short_name(operator), item.source or ""
     if name == "local_scalar_dense":  # whatever takes a number out of a tensor
         if "random" in source:
             return advise("draw_with_torch")
@@ -326,9 +352,12 @@ def _call_outside(item: Break, name: str, *, wrapped: bool = False) -> Advice:
 
 def _as_written(item: Break, name: str) -> str | None:
     """Find how the user's line writes a function: `os.listdir` for `posix.listdir`; None where it does not."""
-    if _is_behind(item):
-        return None
-    found = re.search(rf"(?<![\w.])[\w.]*\b{re.escape(name.rpartition('.')[2])}(?=\()", item.source or "")
+    return None if _is_behind(item) else call_written(item.source, name)
+
+
+def call_written(source: str | None, name: str) -> str | None:
+    """Find how a line writes the call of a function."""
+    found = re.search(rf"(?<![\w.])[\w.]*\b{re.escape(name.rpartition('.')[2])}(?=\()", source or "")
     return found[0].lstrip(".") if found else None
 
 
@@ -337,7 +366,7 @@ def _is_behind(item: Break) -> bool:
     return bool(item.user_stack) and not item.user_stack[-1].startswith(f"{item.file}:{item.line} ")
 
 
-def _short(operator: str) -> str:
+def short_name(operator: str) -> str:
     """Shorten an operator's name: `nonzero` of `aten.nonzero.default`, `unique` of `aten._unique2.default`."""
     parts = operator.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]

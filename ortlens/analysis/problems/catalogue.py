@@ -141,6 +141,7 @@ SENTENCES: Mapping[str, str] = {
     "pass_tensor": "Pass a tensor for `{name}` every time: None is compiled separately",
     "pass_or_never": "Pass `{name}` every time or never: None is compiled separately",
     "same_kind": "<kept|Keep the same kind of object in><!kept|Pass the same kind of object for> `{name}` every time",
+    "same_kinds": "Let this line call modules and objects of one kind: the code compiled for another one is checked with `{error}`",
     "same_class": "<kept|Keep an object of the same class in><!kept|Pass an object of the same class for> `{name}` every time",
     "same_object": "<kept|Keep the same object in><!kept|Pass the same object for> `{name}` every time<code|, created once and not on "
     "every call>: its identity is part of the compiled code",
@@ -174,7 +175,8 @@ SENTENCES: Mapping[str, str] = {
     "set_once": "Set `{name}` once, before the first call",
     "keep_the_same": "Keep it the same from call to call",
     # Operators that stay in PyTorch.
-    "no_converter": "Rewrite {target} with operators that ONNX Runtime supports",
+    "no_converter": "Keep {target}: it has no ONNX form for this call<cost|, and the split behind it costs {cost}>",
+    "pass_bounds": "Pass `min=` and `max=` to {target}: else they follow from the data",
     "converter_raised": "See the table fallbacks for why {target} could not be converted",
     "dtype": "Use another data type for {target}",
     "layout": "Use plain dense tensors for {target}",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.problems.catalogue import Advice, advise
-from ortlens.analysis.problems.number_uses import ARGUMENT
+from ortlens.analysis.problems.number_uses import ARGUMENT, statement_of
 from ortlens.trace.records import Recompile
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
 _KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
 _CACHE = "past_key_values"
+_ERROR = re.compile(r"(?:\w+Error on (?P<name>.+)|'\w+' object (?:has no|is not) .+)$")
+_PLACE = re.compile(r"\bargs\[(?P<place>\d+)\]")
 _GUARDED = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
 
 _INT_ATTRIBUTES = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
@@ -143,12 +145,12 @@ def _by_guard(item: Recompile) -> Advice | None:
         if "constant_size" in traits:
             return advise("few_sizes", name=user_name(found["name"]), dim=int(found["dim"] or 0))
     if _INTERNAL.search(guard):
-        return _at_a_break(guard)
+        return advise("unbreak_caller") if "library_alone" in traits else _at_a_break(guard)
     if "library_alone" in traits and _is_passed(guard):
         return advise("unbreak_caller")
     for form, rule in _RULES:
         if found := form.match(guard):
-            name = user_name(found.groupdict().get("name", ""))
+            name = user_name(found.groupdict().get("name") or "")
             if advice := _of_a_global(found) or rule(name, found, item):
                 return advice
     return None
@@ -164,6 +166,22 @@ def _at_a_break(guard: str) -> Advice | None:
 def condition_of(guard: str) -> str:
     """Return the condition that a guard checks, without Dynamo's comment, and with words for what has no name in the program."""
     return _OF_STACK.sub("value_at_graph_break", guard.partition("  #")[0].strip() or guard.strip())
+
+
+def error_in_guard(guard: str) -> bool:
+    """Tell whether a guard was not false, but raised an error: what it reads is of another kind, such as an attribute of another module."""
+    return _ERROR.match(guard) is not None
+
+
+def with_argument(guard: str, source: str) -> str:
+    """Name an argument as the line of the call does, where Dynamo has its place alone: `tensor 'x'` for `tensor 'args[0]'`."""
+    statement, place = statement_of(source), _PLACE.search(guard)
+    if statement is None or place is None:
+        return guard
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and len(node.args) > int(place["place"])]
+    names = {node.args[int(place["place"])] for node in calls}
+    (name, *others) = [ast.unparse(node) for node in names if isinstance(node, (ast.Name, ast.Attribute))] or [""]
+    return guard if not name or others else _PLACE.sub(name, guard)
 
 
 def number_of_guard(guard: str) -> str | None:
@@ -226,6 +244,12 @@ def _dispatch(name: str, item: Recompile) -> Advice | None:
         return None
     is_other = any(not key.startswith(("Autograd", "ADInplace")) for key in sides[0] ^ sides[1])
     return advise("one_kind_of_tensor" if is_other else "one_inference_mode", name=name)
+
+
+def _error(_name: str, found: re.Match[str], _item: Recompile) -> Advice:
+    if found["name"]:
+        return advise("same_kind", name=user_name(found["name"]), kept=True)
+    return advise("same_kinds", error=found[0])
 
 
 def _kind(name: str, _found: re.Match[str], item: Recompile) -> Advice | None:
@@ -335,6 +359,7 @@ def _float(name: str, traits: Collection[str]) -> Advice:
 _OF_OBJECTS = (_KIND, _LENGTH, _EMPTY, _KEYS, _IDENTITY)
 _RULES: Sequence[tuple[re.Pattern[str], Callable[[str, re.Match[str], Recompile], Advice | None]]] = (
     (_TENSOR, _tensor),
+    (_ERROR, _error),
     (_KIND, _kind),
     (_STATE, _state),
     (_LENGTH, _length),

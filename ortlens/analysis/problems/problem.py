@@ -116,6 +116,7 @@ class Consequence:
     cause_if: str = ""  # one that the cause must have
     unless: str = ""  # one that the cause must not have
     same_graph: bool = False  # whether both must be in one graph
+    same_line: bool = False  # whether both must be at one line of the program
     share: float = 0.0  # least part of what the effect costs that the cause does
 
 
@@ -127,6 +128,8 @@ LINKS: tuple[Consequence, ...] = (
     Consequence("nothing_runs", "slower_than_torch", effect_if="stays", same_graph=True),
     Consequence("heavy_guards", "break", cause_if="guarded"),  # the price of each break has them
     Consequence("heavy_guards", "costly_guards"),
+    Consequence("recompile", "break", effect_if="library_alone", same_line=True),  # the break is what a library's code is compiled for
+    *(Consequence(name, "break", cause_if="behind", same_line=True) for name in ("float64_nodes", "fallback", "slower_than_torch")),
     Consequence("weights_changed", "break", effect_if="several_modules", cause_if="only"),
     Consequence("slower_call", "training_forward"),
     Consequence("slower_call", "nothing_runs"),
@@ -171,6 +174,7 @@ def _holds(link: Consequence, effect: Problem, cause: Problem) -> bool:
         effect.traits.issuperset(link.effect_if.split())
         and cause.traits.issuperset(link.cause_if.split())
         and (not link.unless or link.unless not in cause.traits)
+        and (not link.same_line or (effect.line is not None and (effect.file, effect.line) == (cause.file, cause.line)))
         and (not link.same_graph or not set(effect.graph_ids).isdisjoint(cause.graph_ids))
         and (cause.gain_ns or 0) + cause.splitting_ns >= link.share * (effect.gain_ns or 0)
     )

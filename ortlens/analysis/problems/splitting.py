@@ -10,13 +10,14 @@ from ortlens.analysis.costs import fallback_groups
 from ortlens.analysis.coverage import coverage_of, given_up, own_recompiles
 from ortlens.analysis.ledger import ledger_totals, measured_call
 from ortlens.analysis.problems.advice import advice_of, hint_for, settings_of_hint
-from ortlens.analysis.problems.break_rules import DROPOUT, trains_always
+from ortlens.analysis.problems.break_rules import DROPOUT, call_written, library_called, short_name, trains_always
 from ortlens.analysis.problems.catalogue import Advice, advise, given_up_title, worded
 from ortlens.analysis.problems.guards import guard_place
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, WORTH_APART, call_pace, is_busy, is_crowded, loss_of_call
 from ortlens.analysis.timing import costliest_breaks, own_code_ns, price_of, recompile_times
 from ortlens.trace.records import same
+from ortlens.units import percent, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -55,7 +56,12 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
         if frame is None and (is_free or (advice is not None and advice.is_expected)):
             continue
         hint = "" if advice is not None else hint_for(item)
-        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns), "function": _is_much(frame, capture)}
+        traits = {
+            "gave_up": is_limit(item.reason),
+            "guarded": bool(item.overhead_ns),
+            "function": _is_much(frame, capture),
+            "behind": library_called(item) is not None,
+        }
         words = worded(advice) if advice is not None else {"mitigation": hint, "settings": settings_of_hint(hint)}
         found = graph_break.problem(
             subject=item.break_id,
@@ -101,6 +107,7 @@ def _recompiles(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
         file, line = guard_place(item)
         guard = item.guard or item.reason
         about: dict[str, Any] = {"title": guard, "hazard": guard, "file": file, "line": line, "recompile_ns": spent[item.compile_id]}
+        about["traits"] = frozenset(item.traits or ())
         found = recompile.problem(subject=item.compile_id, records=(item.compile_id,), measured=True, **{**about, **worded(advice)})
         yield _cause(guard, advice), found
 
@@ -126,7 +133,7 @@ def _merged(problems: Iterable[tuple[Hashable, Problem]]) -> Iterator[Problem]:
             line = None  # parts of one function recompile one after another
         groups.setdefault((file, line, cause), []).append(item)
     for group in groups.values():
-        first = max(group, key=lambda item: (item.gain_ns or 0) + item.own_code_ns)
+        first = max(group, key=lambda item: ((item.gain_ns or 0) + item.own_code_ns, bool(item.settings)))
         costs = [item.gain_ns for item in group if item.gain_ns is not None]
         count = sum(item.count for item in group)
         traits = frozenset.union(*(item.traits for item in group)) | ({"storm"} if first.kind == "recompile" and count >= _STORM else set())
@@ -194,7 +201,11 @@ def fallback(capture: Capture) -> Iterator[Problem]:
 
 def _about(by: ProblemRule, groups: Sequence[FallbackGroup], capture: Capture) -> Problem:
     most, priced = groups[0], [group.call_ns for group in groups if group.call_ns is not None]
+    call, splitting_ns = measured_call(capture), sum(group.splitting_ns for group in groups)
     advice = _advice(most, has_instructions=capture.figures.cpu_bfloat16)
+    if advice.kind == "no_converter" and call is not None and splitting_ns:
+        share = percent(splitting_ns / call.total_ns) if call.total_ns else ""
+        advice = advise(advice.kind, **advice.params, cost=f"{time_from_ns(splitting_ns)} per call ({share})")
     stays = advice.kind == "policy" or (advice.kind == "bfloat16" and "lacking" not in advice.params)
     traits = {"stays": stays, "float64": most.dtype == "float64", "refused": most.reason_code in _REFUSED}
     return by.problem(
@@ -205,7 +216,7 @@ def _about(by: ProblemRule, groups: Sequence[FallbackGroup], capture: Capture) -
         other_lines=len({(group.file, group.line) for group in groups}) - 1,
         gain_ns=sum(priced) if priced else None,
         measured=True,
-        splitting_ns=sum(group.splitting_ns for group in groups),
+        splitting_ns=splitting_ns,
         traits=frozenset(name for name, holds in traits.items() if holds),
         **same(most, "file", "line", "module", "reason_code", "graph_ids"),
         **worded(advice),
@@ -221,8 +232,23 @@ def _advice(item: FallbackGroup, *, has_instructions: bool | None) -> Advice:
     if item.cause == "random":
         drawn = next((name for name in ("multinomial", "bernoulli") if name in item.target), "outside")
         trains = trains_always(item.source or "") if DROPOUT in f"{item.target}{item.source}" else None
-        return advise(f"draw_{drawn}", target=item.target, dropout=trains is False, always=trains)
-    return advise("check_assertion" if _CHECK in item.target else item.reason_code, target=item.target)
+        return advise(f"draw_{drawn}", target=_users_name(item), dropout=trains is False, always=trains)
+    kind = "pass_bounds" if item.target.startswith("aten.histc.") and item.reason_code == "no_converter" else item.reason_code
+    return advise("check_assertion" if _CHECK in item.target else kind, target=_users_name(item))
+
+
+def _users_name(item: FallbackGroup) -> str:
+    """Name an operator as the user's line calls it, in backticks; else as torch does, or as PyTorch calls it inside.
+
+    `aten._linalg_svd` is `torch.linalg.svd`, `aten._cdist_forward` `torch.cdist`, and `prims.bessel_i0` `torch.special.i0`.
+    """
+    parts = item.target.split(".")[:2][-1].strip("_").split("_")
+    cuts = [*range(len(parts) - 1, 0, -1)]
+    names = ("_".join(parts), *("_".join(parts[:end]) for end in cuts), *("_".join(parts[-end:]) for end in cuts), short_name(item.target))
+    written = next((found for name in names if len(name) > 1 and (found := call_written(item.source, name))), None)
+    if written is None and parts[0] in ("linalg", "special", "fft") and len(parts) > 1:
+        written = f"torch.{parts[0]}.{'_'.join(parts[1:])}"
+    return item.target if written is None else f"`{written}`"
 
 
 def _is_beside_the_point(groups: Sequence[FallbackGroup], capture: Capture) -> bool:

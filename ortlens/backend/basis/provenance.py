@@ -41,9 +41,11 @@ class StackFrame(NamedTuple):
 def innermost(frames: Sequence[StackFrame]) -> StackFrame | None:
     """Choose the frame that a reader would change, from frames with the outermost first; None without frames.
 
-    It is the innermost one of model code (see `is_model_code`); if there is none, the innermost outside torch; else the innermost.
+    It is the innermost one of the user's code, or of an installed package that the model is of, since the stack has a `forward` of it; if
+    there is none, the innermost of model code (see `is_model_code`), or outside torch; else the innermost.
     """
-    for serves in (is_model_code, _is_outside_torch, bool):
+    models = {_package(frame.file) for frame in frames if "forward" in frame.function and is_model_code(frame)}
+    for serves in (lambda frame: is_model_code(frame) and _package(frame.file) in (None, *models), is_model_code, _is_outside_torch, bool):
         for frame in reversed(frames):
             if serves(frame):
                 return frame
@@ -73,7 +75,12 @@ def is_model_code(frame: StackFrame) -> bool:
 
 
 def _is_installed(file: str) -> bool:
-    return any(folder in file for folder in _INSTALLED)
+    return _package(file) is not None
+
+
+def _package(file: str) -> str | None:
+    """Name the installed package that a file is of; None for the user's and Python's."""
+    return next((file.rpartition(folder)[2].partition(os.sep)[0] for folder in _INSTALLED if folder in file), None)
 
 
 def _is_outside_torch(frame: StackFrame) -> bool:

@@ -28,6 +28,16 @@ def parameters_source(target: Callable[..., Any] | ExportedProgram) -> Callable[
     return target.forward if isinstance(target, torch.nn.Module) else target
 
 
+def needed_arguments(target: Callable[..., Any] | ExportedProgram) -> list[str]:
+    """List the arguments that a target needs in a call; `...` for what has no signature."""
+    source, open_ended = parameters_source(target), (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    try:
+        parameters = () if source is None else inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):
+        return ["..."]
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in open_ended]
+
+
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """The types that are passed on as they are."""
 

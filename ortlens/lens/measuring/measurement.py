@@ -10,7 +10,9 @@ are copies.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -36,6 +38,7 @@ from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from types import FrameType
 
     from ortlens.analysis.ledger import StepReading
     from ortlens.analysis.speed import AbTiming
@@ -107,6 +110,8 @@ class Measurement:
                 ledger_creating=ledger.creating + (0 if by_dynamo else made),
             )
         is_free, uncompiled = limits.get("budget_ns", MEASURE_NS) is not None, limits.get("uncompiled")  # else the caller counts the calls
+        if uncompiled is not None and (dropped := _torch.dropped_functions()):
+            note_dropped(self.recorder, uncompiled, dropped)
         if is_free and uncompiled is not None:
             with lens_guard(self.recorder, "counting operators"):
                 count_operators(self.recorder, call, uncompiled)
@@ -226,6 +231,27 @@ def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Ca
         with _torch.uncompiled():
             peak, count = allocated(uncompiled)
         recorder.note(uncompiled_peak_bytes=peak, uncompiled_allocations=count)
+
+
+def note_dropped(recorder: Recorder, uncompiled: Callable[[], Any], dropped: Mapping[Any, str]) -> None:
+    """Measure what a call in PyTorch spends in functions that compiled code leaves out; `dropped` has their names by code or builtin."""
+    spent, entered = Counter[str](), list[tuple[Any, int]]()
+
+    def on_event(frame: FrameType, event: str, function: Any) -> None:
+        called = function if event.startswith("c_") else frame.f_code
+        if event in ("call", "c_call") and called in dropped:
+            entered.append((called, time.perf_counter_ns()))
+        elif event in ("return", "c_return", "c_exception") and entered and entered[-1][0] is called:
+            spent[dropped[called]] += time.perf_counter_ns() - entered.pop()[1]
+
+    before = sys.getprofile()
+    with _torch.uncompiled():
+        sys.setprofile(on_event)
+        try:
+            uncompiled()
+        finally:
+            sys.setprofile(before)
+    recorder.note(dropped=tuple(sorted(spent)), dropped_ns=spent.total() or None)
 
 
 def note_fresh_memory(recorder: Recorder) -> None:

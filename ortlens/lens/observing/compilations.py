@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import threading
 import time
+import weakref
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -15,10 +16,11 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.provenance import count_ops, needs_gradient
+from ortlens.backend.freeze.arguments import needed_arguments
 from ortlens.errors import UsageError
 from ortlens.lens.observing.break_texts import lines_of
 from ortlens.lens.observing.environment import boot_fact, chosen_options, rank_of_process
-from ortlens.lens.observing.listener import DynamoWatch
+from ortlens.lens.observing.listener import DynamoWatch, calling_line
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.recorder import CURRENT
@@ -96,6 +98,10 @@ class Compilations:
         if (rank := rank_of_process()) is not None:  # now: the process group may be gone when the capture is taken
             self.recorder.note(rank=rank)
             self.recorder.facts.update(boot_fact())
+        if (at := calling_line()) is not None:  # lines of a library alone are not the user's
+            for node in graph_module.graph.nodes:
+                if trace := node.meta.get("stack_trace"):
+                    node.meta["stack_trace"] = f'  File "{at.file}", line {at.line}, in {at.function}\n{trace}'
         target = self.targets.note_compilation()
         with self.watch.backend_at_work() as compile_id:
             self.originals[compile_id] = graph_module
@@ -327,6 +333,15 @@ class CompiledTargets:
         self._require_any()
         return self.callables[0].function
 
+    def arguments(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments given, else those of the last call; raise `UsageError` where the target needs some and these are gone."""
+        target = self.first()
+        last = None if args or kwargs else self.example or (self.calls.kept() if self.calls.function == target else None)
+        target = target.__self__ if getattr(target, "__name__", "") == "_wrapped_call_impl" else target  # a module, as Dynamo calls it
+        if last is not None or args or kwargs or not (needed := needed_arguments(target)):
+            return last or (args, kwargs)
+        raise UsageError(f"pass the arguments of the call: `lens.{method}({', '.join(needed)})`")
+
     def _require_any(self) -> None:
         if self.dry_run:
             raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
@@ -378,6 +393,7 @@ class SeenCalls:
         self.first: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # arguments of the first call of this kind; its tensors are fake
         self.last = self.first  # those of the last one
         self.varies_whole = False  # whether all sizes vary, as with `dynamic=True`
+        self._tensors = list[weakref.ref[torch.Tensor]]()  # of the last one, as they are
         self._varied: dict[tuple[tuple[Any, ...], int | None], Any] = {}  # keys that lead to a leaf, and a dimension -> for `torch.export`
         self._seen: dict[tuple[Any, ...], Any] = {}  # keys that lead to a leaf -> its sizes, or value, when they were seen first
 
@@ -390,6 +406,7 @@ class SeenCalls:
 
     def _note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves, auto = dict(_torch.named_leaves((args, kwargs))), torch.export.Dim.AUTO
+        self._tensors = [weakref.ref(leaf) for leaf in leaves.values() if isinstance(leaf, torch.Tensor)]
         seen = {
             path: tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf if type(leaf) is int else None
             for path, leaf in leaves.items()
@@ -408,6 +425,16 @@ class SeenCalls:
             mode = _torch.fake_mode_of(leaves.values())
             self.last = _torch.map_tensors(lambda tensor: _torch.without_data(tensor, mode), (args, kwargs))
         self.first = self.last if self.first == ((), {}) else self.first
+
+    def kept(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return the arguments of the last call; None where a tensor of theirs is gone."""
+        tensors = [tensor for reference in self._tensors if (tensor := reference()) is not None]
+        if len(tensors) < len(self._tensors):
+            return None
+        with _torch.objects_as_trees() as note:
+            note(self.last)
+            found: tuple[tuple[Any, ...], dict[str, Any]] = _torch.map_tensors(lambda _: tensors.pop(0), self.last)
+        return found
 
     @property
     def varies(self) -> bool:

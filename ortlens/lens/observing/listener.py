@@ -23,7 +23,7 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.identity import frame_of, function_part, plain_function
 from ortlens.analysis.index import grouped
-from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
+from ortlens.analysis.problems.guards import error_in_guard, guard_place, number_of_guard, recompile_traits, with_argument
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.observing.break_texts import (
@@ -154,6 +154,8 @@ class DynamoWatch:
         self._heard_skip(compile_id, metrics)
         self._note_frame(compile_id, metrics)
         name, file, line = _torch.display_code(*_compiled_code(metrics))
+        if not is_of_torch_or_ortlens(file) and (at := calling_line()) is not None:
+            file, line = at.file, at.line
         place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
         dynamo_ns = max(whole_ns - self._backend_ns.get(compile_id, 0), 0)
@@ -163,9 +165,14 @@ class DynamoWatch:
                 compile_ns = (graph.compile_ns or 0) - (graph.dynamo_ns or 0) + own
                 self.recorder.amend(r.Graph, graph.graph_id, **place, dynamo_ns=own, compile_ns=compile_ns)
         if compile_id in self._recompiles:
-            self.recorder.amend(
-                r.Recompile, compile_id, function=place["name"], file=place["file"], line=place["line"], dynamo_ns=dynamo_ns
-            )
+            known: dict[str, Any] = {"function": place["name"], "file": place["file"], "line": place["line"]}
+            row = next((row for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id), None)
+            is_unknown = row is not None and (place["file"] is None or error_in_guard(row.guard or ""))
+            if row is not None and is_unknown and (at := _call_in_program()) is not None:
+                named = functools.partial(with_argument, source=line_text(at.file, at.line) or "")
+                known |= {"file": display_name(at.file), "line": at.line, "varying": tuple(map(named, row.varying))}
+                known["guard"] = row.guard and named(row.guard)
+            self.recorder.amend(r.Recompile, compile_id, dynamo_ns=dynamo_ns, **known)
 
     def _heard_skip(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Record a frame that Dynamo gave up as a break, if the log does not report it: in full graph mode, and at the recompile limit."""
@@ -241,6 +248,7 @@ class DynamoWatch:
     def _traits(self, compile_id: str, guard: str | None) -> tuple[str, ...]:
         code = _torch.code_being_compiled()
         in_library = code is not None and is_of_a_library(code.co_filename) and _torch.is_compiled_by_itself()
+        in_library = in_library or calling_line() is not None
         fixed = {(size.name, size.dim) for size in self._sizes.get(frame_of(compile_id), ()) if size.is_fixed}
         name = number_of_guard(guard or "")
         uses = () if name is None or code is None else uses_of_argument(lines_of(code.co_filename), code.co_firstlineno, name)
@@ -375,16 +383,33 @@ def _code_of_the_model() -> CodeType | None:
     return code
 
 
+def calling_line() -> StackFrame | None:
+    """Find the user's line that runs uncompiled, and calls the function of a library that Dynamo compiles; None for any other code."""
+    code = _code_of_the_model()
+    own = None if code is None else StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))
+    chosen = None if own is None else innermost((*_callers(), own))
+    return None if chosen is own else chosen
+
+
+def _call_in_program() -> StackFrame | None:
+    """Find the user's line that made the call for which Dynamo compiles."""
+    stack = [StackFrame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_stack(None)]
+    found = innermost(stack[::-1])
+    return found if found is not None and is_model_code(found) else None
+
+
+def _callers() -> Iterator[StackFrame]:
+    return (StackFrame(file, line, plain_function(name)) for file, line, name in _torch.callers_of_compiled())
+
+
 def _placed(said: BreakText, code: CodeType | None) -> BreakText:
     """Name the line that a reader would change, which is not one of a library that the user's code calls."""
     frames = said.frames
     if code is not None and (frames or said.file is None):
         # PyTorch names no line where it gives up, and leaves out the compiled frame where its call of a module breaks.
         line = _torch.line_being_traced(code) or code.co_firstlineno
-        frames = (StackFrame(code.co_filename, line, plain_function(code.co_name)), *_compiled_part(frames))
+        frames = (*_callers(), StackFrame(code.co_filename, line, plain_function(code.co_name)), *_compiled_part(frames))
     chosen = innermost(frames)
-    if chosen is not None and not is_model_code(chosen):  # PyTorch compiles a library's function where the user's line runs uncompiled
-        chosen = innermost((*said.frames, *frames))
     return said if chosen is None else replace(said, file=chosen.file, line=chosen.line, function=chosen.function)
 
 

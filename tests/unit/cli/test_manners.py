@@ -99,7 +99,6 @@ def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "COMMAND"),
         (["show", "{0}", "--rows", "-1"], "--rows"),
         (["show", "{0}", "--rows", "x"], "--rows"),
         (["show", "{0}", "--csv"], "--table"),
