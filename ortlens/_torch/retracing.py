@@ -71,10 +71,10 @@ def dynamo_setting(name: str) -> Any:
     return getattr(torch._dynamo.config, name)
 
 
-def dropped_functions() -> Mapping[Any, str]:
-    """Name the functions that Dynamo is set to leave out, by their code, or by themselves where they are builtins."""
-    listed = [getattr(function, "__func__", function) for function in dynamo_setting("ignore_logging_functions")]
-    return {getattr(each, "__code__", each): f"{each.__module__}.{each.__qualname__}".removeprefix("builtins.") for each in listed}
+def dropped_functions() -> Mapping[types.CodeType, str]:
+    """Name the functions of Python that Dynamo is set to leave out, by their code."""
+    listed = (inspect.unwrap(getattr(each, "__func__", each)) for each in dynamo_setting("ignore_logging_functions"))
+    return {each.__code__: f"{each.__module__}.{each.__qualname__}" for each in listed if isinstance(each, types.FunctionType)}
 
 
 def _frame(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> types.SimpleNamespace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import symtable
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -35,8 +34,8 @@ def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: 
     """
     tree = _parsed(text)
     body = tree.body
-    if isinstance(body, (ast.Name, ast.Attribute)) and _is_module(body, namespace):
-        raise UsageError(f"%ortlens {text.strip()}: this names a module; write its call, for example %ortlens {text.strip()}(x)")
+    if isinstance(body, ast.Name) and callable(namespace.get(body.id)):
+        raise UsageError(f"%ortlens {text.strip()}: this names what can be called; write the call, for example %ortlens {text.strip()}(x)")
     if isinstance(body, ast.Call) and (
         _is_generate(body.func, namespace)
         or not any(_computes(part, namespace) for part in (body.func, *body.args, *(each.value for each in body.keywords)))
@@ -79,18 +78,6 @@ def _is_generate(function: ast.expr, namespace: Mapping[str, Any]) -> bool:
     if not isinstance(function, ast.Attribute) or function.attr != "generate" or not isinstance(function.value, ast.Name):
         return False
     return isinstance(namespace.get(function.value.id), torch.nn.Module)
-
-
-def _is_module(named: ast.expr, namespace: Mapping[str, Any]) -> bool:
-    """Tell whether a name, or an attribute of one, is a module; what runs code to be looked up is not."""
-    import torch
-
-    path = ast.unparse(named).split(".")
-    try:
-        found = functools.reduce(getattr, path[1:], namespace.get(path[0]))
-    except AttributeError:
-        return False
-    return isinstance(found, torch.nn.Module)
 
 
 def _computes(part: ast.expr, namespace: Mapping[str, Any]) -> bool:

@@ -740,7 +740,6 @@ class Figures:
         "Functions that PyTorch was set to leave out of compiled code, such as `logging.Logger.warning`, and that a call without it ran.",
         default=(),
     )
-    dropped_ns: int | None = optional("Time of such a call in them.", unit="ns")
     peak_bytes: int | None = optional(
         "The most that PyTorch's allocator on the CPU held at a time of what it allocated in a call, as compiled; outputs count, and what "
         "sessions keep does not. Measured where `kept_bytes` of sessions is.",

@@ -168,7 +168,7 @@ def passes_words(pace: Pace) -> str:
 def dropped_words(capture: Capture) -> str:
     """Say what a call in PyTorch did besides; empty where it did nothing more."""
     names = ", ".join(f"`{visible(name)}`" for name in capture.figures.dropped)
-    return f"eager also runs {names} ({time_from_ns(capture.figures.dropped_ns or 0)}), which compiled code leaves out" if names else ""
+    return f"eager also runs {names}, which compiled code leaves out" if names else ""
 
 
 def pace_words(pace: Pace) -> str:

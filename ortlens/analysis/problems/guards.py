@@ -46,7 +46,9 @@ _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
 _KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
 _CACHE = "past_key_values"
-_ERROR = re.compile(r"(?:\w+Error on (?P<name>.+)|'\w+' object (?:has no|is not) .+)$")
+ERROR = re.compile(r"(?:\w+Error on (?P<name>.+)|'\w+' object (?:has no|is not) .+)$")
+"""A check that was not false, but raised: what it reads is of another kind, such as an attribute of another module."""
+
 _PLACE = re.compile(r"\bargs\[(?P<place>\d+)\]")
 _GUARDED = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
 
@@ -166,11 +168,6 @@ def _at_a_break(guard: str) -> Advice | None:
 def condition_of(guard: str) -> str:
     """Return the condition that a guard checks, without Dynamo's comment, and with words for what has no name in the program."""
     return _OF_STACK.sub("value_at_graph_break", guard.partition("  #")[0].strip() or guard.strip())
-
-
-def error_in_guard(guard: str) -> bool:
-    """Tell whether a guard was not false, but raised an error: what it reads is of another kind, such as an attribute of another module."""
-    return _ERROR.match(guard) is not None
 
 
 def with_argument(guard: str, source: str) -> str:
@@ -359,7 +356,7 @@ def _float(name: str, traits: Collection[str]) -> Advice:
 _OF_OBJECTS = (_KIND, _LENGTH, _EMPTY, _KEYS, _IDENTITY)
 _RULES: Sequence[tuple[re.Pattern[str], Callable[[str, re.Match[str], Recompile], Advice | None]]] = (
     (_TENSOR, _tensor),
-    (_ERROR, _error),
+    (ERROR, _error),
     (_KIND, _kind),
     (_STATE, _state),
     (_LENGTH, _length),

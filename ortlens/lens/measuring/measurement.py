@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -38,7 +37,7 @@ from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import FrameType
+    from types import CodeType
 
     from ortlens.analysis.ledger import StepReading
     from ortlens.analysis.speed import AbTiming
@@ -233,25 +232,16 @@ def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Ca
         recorder.note(uncompiled_peak_bytes=peak, uncompiled_allocations=count)
 
 
-def note_dropped(recorder: Recorder, uncompiled: Callable[[], Any], dropped: Mapping[Any, str]) -> None:
-    """Measure what a call in PyTorch spends in functions that compiled code leaves out; `dropped` has their names by code or builtin."""
-    spent, entered = Counter[str](), list[tuple[Any, int]]()
-
-    def on_event(frame: FrameType, event: str, function: Any) -> None:
-        called = function if event.startswith("c_") else frame.f_code
-        if event in ("call", "c_call") and called in dropped:
-            entered.append((called, time.perf_counter_ns()))
-        elif event in ("return", "c_return", "c_exception") and entered and entered[-1][0] is called:
-            spent[dropped[called]] += time.perf_counter_ns() - entered.pop()[1]
-
-    before = sys.getprofile()
+def note_dropped(recorder: Recorder, uncompiled: Callable[[], Any], dropped: Mapping[CodeType, str]) -> None:
+    """Note which functions a call in PyTorch runs of those that compiled code leaves out; `dropped` has their names by code."""
+    ran, before = set[Any](), sys.getprofile()
     with _torch.uncompiled():
-        sys.setprofile(on_event)
+        sys.setprofile(lambda frame, *_: ran.add(frame.f_code))
         try:
             uncompiled()
         finally:
             sys.setprofile(before)
-    recorder.note(dropped=tuple(sorted(spent)), dropped_ns=spent.total() or None)
+    recorder.note(dropped=tuple(sorted(dropped[code] for code in ran & dropped.keys())))
 
 
 def note_fresh_memory(recorder: Recorder) -> None:

@@ -23,7 +23,7 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.identity import frame_of, function_part, plain_function
 from ortlens.analysis.index import grouped
-from ortlens.analysis.problems.guards import error_in_guard, guard_place, number_of_guard, recompile_traits, with_argument
+from ortlens.analysis.problems.guards import ERROR, guard_place, number_of_guard, recompile_traits, with_argument
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.observing.break_texts import (
@@ -167,7 +167,7 @@ class DynamoWatch:
         if compile_id in self._recompiles:
             known: dict[str, Any] = {"function": place["name"], "file": place["file"], "line": place["line"]}
             row = next((row for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id), None)
-            is_unknown = row is not None and (place["file"] is None or error_in_guard(row.guard or ""))
+            is_unknown = row is not None and (place["file"] is None or ERROR.match(row.guard or ""))
             if row is not None and is_unknown and (at := _call_in_program()) is not None:
                 named = functools.partial(with_argument, source=line_text(at.file, at.line) or "")
                 known |= {"file": display_name(at.file), "line": at.line, "varying": tuple(map(named, row.varying))}
