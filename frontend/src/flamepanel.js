@@ -32,7 +32,7 @@ class Panel {
     Object.assign(this, { store, flame, metrics });
     this.view = { from: 0, to: 1, current: 0, linked: new Set(), found: null, focused: false };
     this.zoomed = 0;
-    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Flame graph of one call. Arrows move among frames, Enter selects, plus zooms to a frame, minus and Escape zoom out, 0 shows all, slash searches." });
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Flame graph. Arrows move among frames, Enter selects, plus zooms to a frame, minus and Escape zoom out, 0 shows all, slash searches." });
     this.holder = el("div.ol-scroll.ol-flame", {}, this.canvas);
     this.said = el("p.ol-status", { role: "status" });
     this.crumbs = el("div.ol-crumbs", { role: "group", "aria-label": "What is zoomed to" });

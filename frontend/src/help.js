@@ -13,7 +13,7 @@ export const HELP = {
     missing: "Nothing to do: no graph break, no operator in PyTorch, no recompile, no finding.",
   },
   flame: {
-    help: "One call of the model: the wider, the longer. Rows go from graphs over modules and operators to kernels; red slabs are graph breaks. Click selects, double click or + zooms, / searches and adds up.",
+    help: "One call, or one run of compiled code where nobody counted calls: the wider, the longer. Rows go from graphs over modules and operators to kernels; red slabs are graph breaks. Click selects, double click or + zooms, / searches and adds up.",
     missing: "Nothing was compiled, so there is nothing to show.",
     wants: ["explain"],
   },

@@ -195,7 +195,7 @@ function callTime(store) {
     { name: "PyTorch operators", kind: "eager", value: call.eager_ns },
     { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
   ];
-  const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call${call.of}, ${call.average}`);
+  const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per ${call.is_call ? "call" : "run"}${call.of}, ${call.average}`);
   return [sum, stackedBar(parts, time), note("Entering compiled code and Python around the graphs are not included.", hint(store.data, "measure"))];
 }
 

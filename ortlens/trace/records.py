@@ -108,7 +108,8 @@ class Graph:
         "The compiled function or module whose call led to it; several of one name are numbered. Empty where it is not known."
     )
     entries_per_call: float | None = optional(
-        "How often a call of the model enters it, counted in the calls that were measured, as their median; empty where none was."
+        "How often a call of the model enters it: the median of the calls that were measured; where none was, the mean of those that "
+        "`explain` made. Empty where nobody counted calls."
     )
     ort_ns: int | None = optional(
         "One entry as compiled, with the copies back into inputs that it changes; the shortest, timed in turns with `torch_ns`. Empty "

@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ortlens._files import write_asked
+from ortlens.analysis.ledger import time_base
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
 from ortlens.views.flame import COMPILE_PHASES, flame_of
@@ -106,7 +107,7 @@ def flame_svg(capture: Capture) -> str:
     kinds = {frame.kind for frame, _, _, _, _ in boxes}
     body = "".join(_box(capture, box, root.ns) for box in boxes if box[1] < rows)
     height = rows * _ROW + 26
-    label = escape(f"Flame graph of one call, {time_from_ns(root.ns)}", quote=True)
+    label = escape(f"Flame graph of one {time_base(capture)}, {time_from_ns(root.ns)}", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ortlens-flame" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
         f'font-family="system-ui,sans-serif" font-size="12" fill="currentColor">{_STYLE}{_HATCH}{body}{_key(kinds, rows)}</svg>'
@@ -166,7 +167,7 @@ def frame_title(capture: Capture, frame: Frame, outer: str) -> str:
         return clipped(frame.path.removeprefix(f"{outer}.") if outer else frame.path, 80)
     if frame.kind in _TITLES and frame.ref >= 0:
         return clipped(_TITLES[frame.kind](capture, frame.ref), 80)
-    return {"call": "one call", "session": "the graph", **_WORDS}[frame.kind]
+    return {"call": f"one {time_base(capture)}", "session": "the graph", **_WORDS}[frame.kind]
 
 
 def _target(capture: Capture, row: int) -> str:
@@ -212,7 +213,7 @@ def speedscope_from_capture(capture: Capture) -> dict[str, Any]:
     shared = _Shared(capture)
     profiles = [
         profile
-        for name, is_compiling in (("one call", False), ("compiling", True))
+        for name, is_compiling in ((f"one {time_base(capture)}", False), ("compiling", True))
         if (profile := _profile(f"{visible(capture.name) or 'capture'}: {name}", root, shared, is_compiling=is_compiling))["samples"]
     ]
     if not profiles:

@@ -15,7 +15,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens, OrtBackend, UsageError
-from ortlens.analysis.timing import call_times
+from ortlens.analysis.ledger import time_base
+from ortlens.analysis.timing import call_time, call_times
 from ortlens.backend.api import ortlens_backend
 from ortlens.lens.observing import listener
 from ortlens.lens.process import ProcessBackends
@@ -170,6 +171,55 @@ def test_a_failure_inside_the_listener_becomes_a_finding_and_one_warning(monkeyp
         warnings.simplefilter("error")
         torch.testing.assert_close(torch.compile(torch.sin, backend=(lens := Lens("eager")))(X), X.sin())
     assert len(lens.findings) >= 1
+
+
+class Stage(nn.Module):
+    """One of them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, width - 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.outer(self.inner(x).relu())
+        return result
+
+
+class Stages(nn.Module):
+    """PyTorch gives up on its loop, and compiles each stage by itself: versions of one code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(map(Stage, (8, 6, 4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, stage in enumerate(self.stages):
+            if number == 0 and x.abs().mean() > 5:
+                x = x * 0.5
+            x = stage(x)
+        return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("calls", [1, 4])
+def test_a_call_is_a_call_of_what_is_explained_and_else_a_run(calls: int) -> None:
+    lens = ortlens.explain(Stages().eval(), calls=calls)(x := torch.ones(2, 8))
+    call, sessions = call_time(lens.captured()), lens.sessions
+    assert (call.calls, call.is_call, sum(call.entries.values())) == (calls, True, 3)
+    assert sessions.calls.sum() == 3 * calls
+    assert time_base(lens.captured()) == "call"
+    with ortlens.capture() as seen:
+        fast = torch.compile(Stages().eval(), backend="ortlens")
+        for _ in range(4):
+            fast(x)
+    assert (call_time(seen.captured()).calls, time_base(seen.captured())) == (12, "run")
+    assert "median of 12 runs of compiled code" in " ".join(seen.summary().split())
+    lens = ortlens.Lens()
+    fast = torch.compile(Stages().eval(), backend=lens)
+    fast(x)
+    lens.measure(x)
+    assert time_base(lens.captured()) == "call"
+    assert call_time(lens.captured()).calls == round(lens.sessions.calls.sum() / 3)
 
 
 def test_each_compiled_function_of_a_lens_has_its_own_time_per_call() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ortlens import cli
+from ortlens.analysis.ledger import time_base
 from ortlens.analysis.timing import compile_total_ns
 from ortlens.errors import UsageError
 from ortlens.trace import store
@@ -170,9 +171,9 @@ def test_stacks_add_up_to_the_call_and_the_compilations(name: str) -> None:
         return
     file = json.loads(json.dumps(speedscope_from_capture(capture), allow_nan=False))
     jsonschema.validate(file, SCHEMA)
-    assert [profile["name"].rpartition(": ")[2] for profile in file["profiles"]] == ["one call"] * (whole > 0) + ["compiling"] * (
-        compiled > 0
-    )
+    assert [profile["name"].rpartition(": ")[2] for profile in file["profiles"]] == [f"one {time_base(capture)}"] * (whole > 0) + [
+        "compiling"
+    ] * (compiled > 0)
     for profile, total in zip(file["profiles"], [number for number in (whole, compiled) if number], strict=True):
         assert len(profile["samples"]) == len(profile["weights"])
         assert sum(profile["weights"]) == profile["endValue"] == pytest.approx(total, rel=0.01, abs=len(profile["weights"]))
