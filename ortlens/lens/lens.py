@@ -240,7 +240,8 @@ class Lens(CaptureView):
             >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
             1.0
         """
-        self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs))
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs))
         return self.ledger
 
     def measured(
@@ -340,7 +341,8 @@ class Lens(CaptureView):
         from ortlens.lens.observing.time_budget import TimeBudget
 
         self._targets.refuse_ambiguous([] if budget_s is None else ["budget_s"])
-        self.call_target(args, kwargs)
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            self.call_target(args, kwargs)
         target, options = self._targets.first(), self._backend_for(None).options
         chosen, trials = tune(target, options=options, budget_s=TimeBudget(budget_s).budget_s)(*args, **kwargs)
         with lens_guard(self._recorder, "measuring peaks"):
@@ -391,7 +393,8 @@ class Lens(CaptureView):
         self._backend_for(None)
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
-        Verification(self._recorder, self._targets, tolerances, budget, per_op=per_op).run(args, kwargs)
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            Verification(self._recorder, self._targets, tolerances, budget, per_op=per_op).run(args, kwargs)
         return self.numerics
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
@@ -424,7 +427,8 @@ class Lens(CaptureView):
         from ortlens.lens.profiling.kernels import profile
 
         repeats = Repeats(repeat, budget_s)
-        profile(self._targets, self._recorder, args, kwargs, repeats)
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            profile(self._targets, self._recorder, args, kwargs, repeats)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
         return self.kernels
@@ -538,7 +542,7 @@ class Lens(CaptureView):
         """
         capture, compiled = self.captured(), self.compilations.originals
         breaks, own = capture.breaks, {graph.compile_id for graph in own_graphs(capture)}
-        verified = {compiled.get(graph.compile_id) for graph in capture.graphs if graph.compile_id not in own}
+        verified = {compiled.get(graph.compile_id) for graph in self._recorder.records(r.Graph) if graph.compile_id not in own}
         modules = [module for module in self.compilations.modules if module not in verified]
         return ExplainOutput(
             graphs=tuple(modules),
