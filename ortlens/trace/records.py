@@ -617,7 +617,9 @@ class SideResult:
         "`refused` is what ONNX Runtime breaks by itself, `uninstalled` is what pip could not get, `skipped` was not tried.",
         default="ok",
     )
-    call_ns: int | None = optional("Time of a call, the median over the rounds.", unit="ns", brief=2)
+    call_ns: int | None = optional(
+        "Time of a call: of the base the median over the rounds, of others that times `ratio`.", unit="ns", brief=2
+    )
     ratio: float | None = optional("Times as long as the base: the median over the rounds of the ratio within a round.", brief=3)
     ratio_low: float | None = optional("Lower end of its 99 % interval; empty for less than ten rounds.", brief=4)
     ratio_high: float | None = optional("Upper end of it.", brief=5)

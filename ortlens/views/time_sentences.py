@@ -57,7 +57,8 @@ def against_sentence(capture: Capture) -> str:
     pace, words = call_pace(capture), against_words(capture)
     if pace is None or is_crowded(capture) or pace.verdict == "unclear":
         return words
-    return f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
+    rough = f"; {passes_words(pace)}" if pace.is_rough else ""
+    return f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns{rough}"
 
 
 def busy_sentence(capture: Capture) -> str:

@@ -157,7 +157,16 @@ def test_a_ratio_counts_from_a_threshold_on_in_either_direction() -> None:
 
 @pytest.mark.parametrize(
     ("passes", "verdict"),
-    [((0.5, 0.6), "faster"), ((2, 3), "slower"), ((0.9, 1.2), "same"), ((1.05, 1.5), "unclear"), ((2, 3.1), "unclear"), ((), "unmeasured")],
+    [
+        ((0.5, 0.6), "faster"),
+        ((2, 3), "slower"),
+        ((0.9, 1.2), "same"),
+        ((1.05, 1.5), "unclear"),
+        ((2, 3.1), "slower"),
+        ((0.12, 0.37), "faster"),
+        ((0.7, 1.2), "unclear"),
+        ((), "unmeasured"),
+    ],
 )
 def test_a_side_is_what_all_passes_say(passes: tuple[float, float], verdict: str) -> None:
     assert verdict_of_passes(passes, 1.1) == verdict
