@@ -258,7 +258,7 @@ class Lens(CaptureView):
             originals=self.compilations.originals if self._ort is not None else None,
             steps=self._targets.steps,
             captured=self.captured,
-            try_freezing=lambda: self._try_freezing(example or self._targets.example),
+            try_freezing=lambda *, counted: self._try_freezing(example or self._targets.example, counted=counted),
             time_guards=lambda call: self._time_guards(call, example or self._targets.example),
         )
         return measurement.run(call, made=made, **limits)
@@ -272,8 +272,8 @@ class Lens(CaptureView):
             named = (replace(row, file=display_name(row.file)) if row.file else row for row in timed)
             self._recorder.note(guards=tuple(r.GuardCost(**asdict(row)) for row in named))
 
-    def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> None:
-        """Note whether the target can be frozen, unless that is known, or tracing it took long."""
+    def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None, *, counted: bool) -> None:
+        """Note whether the target can be frozen, unless that is known; or why that is not tried: calls are `counted`, or it takes long."""
         from ortlens.backend.freeze.frozen import Frozen
         from ortlens.lens.freezing import call_text, refusal_of
         from ortlens.lens.verify.call_state import module_behind
@@ -282,7 +282,10 @@ class Lens(CaptureView):
         spent = sum((graph.dynamo_ns or 0) + (graph.aot_ns or 0) for graph in self._recorder.records(r.Graph))
         is_known = figures.freeze_call is not None or figures.freeze_refused is not None
         is_ready = isinstance(target, Frozen) or _torch.compiled_ahead(target) is not None
-        if self._ort is None or example is None or is_known or spent > _TRACING_NS or not callable(target) or is_ready:
+        if self._ort is None or example is None or is_known or not callable(target) or is_ready:
+            return
+        if (spent > _TRACING_NS or counted) and not self._targets.changes_objects:
+            self._recorder.note(freeze_untried="calls" if counted else "tracing")
             return
         refused = _CHANGES_OBJECTS if self._targets.changes_objects else refusal_of(target, *example, self._backend_for(None))
         self._recorder.note(**({"freeze_refused": refused} if refused else {"freeze_call": call_text(target, *example)}))

@@ -704,6 +704,9 @@ class Figures:
         "tried and works."
     )
     freeze_refused: str | None = optional("Where it was tried and does not work: why.")
+    freeze_untried: Literal["tracing", "calls"] | None = optional(
+        "Where it was not tried: `tracing` the function took more than 2 s, or whoever measured gave the number of `calls`."
+    )
     peaks: tuple[MachinePeak, ...] = column("What the machine reached, on as many threads as the profiled sessions have.", default=())
     ways: tuple[SideResult, ...] = column("The ways of running the model that `bench` measured.", default=())
 

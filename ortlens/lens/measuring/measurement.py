@@ -75,7 +75,7 @@ class Measurement:
     originals: Mapping[str | None, torch.fx.GraphModule] | None  # Dynamo's, by compile id; None where the backend is not ours
     steps: list[StepReading] | None  # calls of the model inside the `generate` that is measured
     captured: Callable[[], r.Capture]  # the capture so far
-    try_freezing: Callable[[], None]  # notes whether the target can be frozen
+    try_freezing: Callable[..., None]  # notes whether the target can be frozen, unless calls are `counted`
     time_guards: Callable[[Callable[[], Any]], None]  # notes the guards of the target
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
@@ -105,7 +105,11 @@ class Measurement:
                 ledger_compiling=ledger.compiling + (made if by_dynamo else 0),
                 ledger_creating=ledger.creating + (0 if by_dynamo else made),
             )
-        if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
+        counted = limits.get("budget_ns", MEASURE_NS) is None
+        with lens_guard(self.recorder, "trying to freeze"):
+            if not ledger.found_none and is_costly_to_enter(self.captured()):
+                self.try_freezing(counted=counted)
+        if not counted and not ledger.found_none:  # else they vary
             if any((session.kept_bytes or 0) >= MUCH_MEMORY for session in self.recorder.records(r.Session)):
                 note_allocations(self.recorder, call, limits.get("uncompiled"))
             with lens_guard(self.recorder, "timing fresh memory"):
@@ -116,9 +120,6 @@ class Measurement:
                 is_whole = not self.recorder.records(r.Break)  # else breaks are what the guards come from
                 if is_whole and entering >= max(_GUARDS_NS, _GUARDS_SHARE * sum(part.ns for part in parts)):
                     self.time_guards(call)
-            with lens_guard(self.recorder, "trying to freeze"):
-                if is_costly_to_enter(self.captured()):
-                    self.try_freezing()
             self._try_without_guards(call, ledger.wait)
             self._try_fewer_threads(call)
         return result
