@@ -56,7 +56,7 @@ export function nestedLanes(data, calls) {
       const { target, rows: own, entries: count, place } = byFirst.get(row);
       const [from, to] = [calls.start[row], end(own.at(-1))];
       const name = functionName(target);
-      const words = `${base === "call" ? "Call" : "Run"} ${place + 1} of ${name} in view: ${time(to - from)} from its first to its last call of ONNX Runtime, ${counted(count, "graph")}`;
+      const words = `${base === "call" ? "Call" : "Run"} ${place + 1} of ${name} in view: ${time(to - from)} from its first to its last run, ${counted(count, "graph")}`;
       return [{ from, to, id: `graph:${graphOf[row]}`, label: `${name} ${place + 1}`, words, height: 1, rows: own }];
     };
     return [{ label: base === "call" ? "calls of the model" : "runs of compiled code", kind: "call", rows: found.map((call) => call.rows[0]), slices }];
@@ -69,7 +69,7 @@ export function nestedLanes(data, calls) {
     const slices = (row) => {
       const own = byFirst.get(row);
       const [from, to] = [calls.start[row], end(own.at(-1))];
-      const words = `${graphOf[row]} entered for ${time(to - from)}, from its first to its last call of ONNX Runtime: ${counted(own.length, "call")}`;
+      const words = `${graphOf[row]} entered for ${time(to - from)}, from its first to its last run: ${counted(own.length, "run")}`;
       return [{ from, to, id: `graph:${graphOf[row]}`, label: graphOf[row], words, height: 1, rows: own }];
     };
     return [...modelCalls(rows, entries), { label: "graphs", kind: "graph", rows: entries.map(([row]) => row), slices }];

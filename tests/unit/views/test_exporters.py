@@ -14,7 +14,8 @@ from ortlens.trace import store
 from ortlens.trace.records import Capture, Run
 from ortlens.views.exporting import trace_from_capture
 from ortlens.views.flame import flame_of
-from ortlens.views.flame_files import speedscope_from_capture
+from ortlens.views.flame_files import flame_svg, speedscope_from_capture
+from ortlens.views.payload import payload_from_capture
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, session
 from tests.unit.views.sample_captures import SAMPLES, captured
@@ -158,6 +159,13 @@ SCHEMA: dict[str, Any] = {  # what speedscope's own says of sampled profiles
         },
     },
 }
+
+
+def test_the_code_of_another_backend_has_its_name() -> None:
+    capture = captured("foreign")
+    assert payload_from_capture(capture)["overview"]["runner"] == "inductor"
+    assert ">inductor</text>" in (svg := flame_svg(capture))
+    assert "ONNX Runtime" not in svg
 
 
 @pytest.mark.parametrize("name", [*SAMPLES, *FILES])
