@@ -13,7 +13,6 @@ const TABLES = { graph: "graphs", ort: "nodes", torch: "nodes", kernel: "kernels
 
 /** What each kind is, in words; modules and graphs say it themselves. */
 export const KIND_WORDS = {
-  call: "one call",
   graph: "graph",
   module: "module",
   ort: "operator in ONNX Runtime",
@@ -28,7 +27,7 @@ export const KIND_WORDS = {
   break: "graph break",
   phase: "phase of compiling",
 };
-const NAMES = { bind: "bind", output: "output", residual: "rest", guards: "entering compiled code", between: "Python", call: "one call" };
+const NAMES = { bind: "bind", output: "output", residual: "rest", guards: "entering compiled code", between: "Python" };
 
 /**
  * @typedef {object} Flame
@@ -66,7 +65,7 @@ export function flameOf(data) {
     isMeasured: Boolean(packed.is_measured),
     hasKernels: Boolean(packed.has_kernels),
     get,
-    name: (frame, metric) => (metric === "compile" && kind[frame] === "call" ? "compiling" : nameOf(kind, frame, get, paths, parent, packed)),
+    name: (frame, metric) => (kind[frame] === "call" ? (metric === "compile" ? "compiling" : `one ${packed.base ?? "call"}`) : nameOf(kind, frame, get, paths, parent, packed)),
     id: (frame) => idOf(kind, frame, get, paths, graphOf),
     laid: (metric) => {
       if (!laid.has(metric)) laid.set(metric, layOut(metric, { count, kind, parent, end, depth: packed.depth, get, packed, data }));

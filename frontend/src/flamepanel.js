@@ -6,7 +6,7 @@ import { breakWords, flameOf, KIND_WORDS, METRICS } from "./flame.js";
 import { COLOURS, drawFlame, ROW } from "./flamedraw.js";
 import { emptyState, HELP, helpLine, hint } from "./help.js";
 
-const KEY = [["ort", "ONNX Runtime"], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"], ["kernel", "kernel"], ["phase", "phase of compiling"]];
+const KEY = [["ort", ""], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"], ["kernel", "kernel"], ["phase", "phase of compiling"]];
 const LONGEST = 10;
 const LEAST = 1e-6; // part of the whole that fills the view at most
 
@@ -32,7 +32,7 @@ class Panel {
     Object.assign(this, { store, flame, metrics });
     this.view = { from: 0, to: 1, current: 0, linked: new Set(), found: null, focused: false };
     this.zoomed = 0;
-    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Flame graph of one call. Arrows move among frames, Enter selects, plus zooms to a frame, minus and Escape zoom out, 0 shows all, slash searches." });
+    this.canvas = el("canvas.ol-canvas", { tabindex: "0", role: "application", "aria-label": "Flame graph. Arrows move among frames, Enter selects, plus zooms to a frame, minus and Escape zoom out, 0 shows all, slash searches." });
     this.holder = el("div.ol-scroll.ol-flame", {}, this.canvas);
     this.said = el("p.ol-status", { role: "status" });
     this.crumbs = el("div.ol-crumbs", { role: "group", "aria-label": "What is zoomed to" });
@@ -84,7 +84,7 @@ class Panel {
     this.metric = name;
     Object.assign(this.view, { laid: this.flame.laid(name), format, metric: name });
     const drawn = new Set(this.flame.kind.filter((kind, frame) => this.width(frame) > 0));
-    this.key.replaceChildren(...KEY.filter(([kind]) => drawn.has(kind) || (kind === "ort" && drawn.has("session"))).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.ol-flame-${kind}`), words)));
+    this.key.replaceChildren(...KEY.filter(([kind]) => drawn.has(kind) || (kind === "ort" && drawn.has("session"))).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.ol-flame-${kind}`), words || (this.store.data.overview.runner ?? "ONNX Runtime"))));
     for (const element of this.switches) element.setAttribute("aria-pressed", String(element.dataset.metric === name));
     this.canvas.style.height = `${(this.view.laid.most + 1) * ROW}px`;
     if (!(this.width(this.zoomed) > 0)) this.zoomed = 0;

@@ -1,7 +1,7 @@
 // One line of help per panel, and what to say when there is nothing to show: what is missing, and what records it.
 import { el } from "./dom.js";
 
-/** @type {Record<string, {help: string, missing: string, wants?: string[]}>} */
+/** @type {Record<string, {help: string, missing: string|((data: import("./data.js").Data) => string), wants?: string[]}>} */
 export const HELP = {
   overview: {
     help: "The main answers on one screen. Click anything to select it in every panel and to see what it is linked to. Esc clears the selection.",
@@ -13,13 +13,17 @@ export const HELP = {
     missing: "Nothing to do: no graph break, no operator in PyTorch, no recompile, no finding.",
   },
   flame: {
-    help: "One call of the model: the wider, the longer. Rows go from graphs over modules and operators to kernels; red slabs are graph breaks. Click selects, double click or + zooms, / searches and adds up.",
+    help: "One call, or one run of compiled code where nobody counted calls: the wider, the longer. Rows go from graphs over modules and operators to kernels; red slabs are graph breaks. Click selects, double click or + zooms, / searches and adds up.",
     missing: "Nothing was compiled, so there is nothing to show.",
     wants: ["explain"],
   },
   graph: {
     help: "Boxes are modules or partitions, arrows are tensors, hatched boxes stay in PyTorch. + or Enter expands a box, / searches, n goes to the next hatched box.",
-    missing: "No nodes were recorded: the backend is not ortlens, so its graphs cannot be inspected.",
+    missing: ({ overview }) => {
+      if (overview.coverage.verdict === "foreign") return "No nodes were recorded: the backend is not ortlens, so its graphs cannot be inspected.";
+      const [whole] = overview.fallbacks;
+      return whole ? `No nodes were recorded: a graph that stays in PyTorch whole is not taken apart. ${whole.reason}` : "Nothing was compiled, so there is nothing to show.";
+    },
     wants: ["explain"],
   },
   tables: {
@@ -27,7 +31,7 @@ export const HELP = {
     missing: "There are no rows in this table.",
   },
   timeline: {
-    help: "Each bar is one call of ONNX Runtime: binding inputs, running, returning outputs; above it its graph, below it kernels and memory as profiled. Red gaps are graph breaks, orange ones operators in PyTorch: hover to see which, click to select. The % is a session's share of all call time. Drag pans; Ctrl and the wheel zoom.",
+    help: "Each bar is one run of ONNX Runtime, or of a graph of another backend: binding inputs, running, returning outputs; above it its graph, below it kernels and memory as profiled. Red gaps are graph breaks, orange ones operators in PyTorch: hover to see which, click to select. The % is a session's share of all call time. Drag pans; Ctrl and the wheel zoom.",
     missing: "No call was recorded. A dry run makes no calls; otherwise call the compiled function again.",
     wants: ["explain"],
   },
@@ -74,5 +78,5 @@ export const hint = (data, want) => data.meta.hints?.[want] ?? "";
 export function emptyState(panel, data) {
   const { missing, wants } = HELP[panel];
   const calls = (wants ?? []).map((want) => hint(data, want)).filter(Boolean).map((call) => el("code", {}, call));
-  return el("div.ol-empty", {}, el("p", {}, missing), calls.length ? el("p", {}, "To fill it: ", ...calls.flatMap((call, at) => (at ? [", ", call] : [call]))) : null);
+  return el("div.ol-empty", {}, el("p", {}, typeof missing === "string" ? missing : missing(data)), calls.length ? el("p", {}, "To fill it: ", ...calls.flatMap((call, at) => (at ? [", ", call] : [call]))) : null);
 }

@@ -73,24 +73,26 @@ function addKernels({ data, identity }, lineOf, current) {
   });
 }
 
-/** How often a call of the model runs each session: the entries of its graph, shared among the sessions of a partition by their calls. */
+/** How often a call enters each graph, or a run of compiled code, where nobody counted calls. */
+export const entriesOf = (data) => new Map(data.overview.graphs.map(({ graph_id: id, entries }) => [id, entries ?? 1]));
+
+/** How often a call runs each session: the entries of its graph, shared among the sessions of a partition by their calls. */
 export function runsPerCall({ data, identity }) {
   const sessions = data.table("sessions");
   const calls = new Map();
   for (let row = 0; row < sessions.rows; row++) calls.set(sessions.get(row, "partition_id"), (calls.get(sessions.get(row, "partition_id")) ?? 0) + (sessions.get(row, "calls") ?? 0));
-  const found = new Map();
+  const [entries, found] = [entriesOf(data), new Map()];
   for (let row = 0; row < sessions.rows; row++) {
     const partition = identity.rowOf(`partition:${sessions.get(row, "partition_id")}`);
-    const graph = partition && identity.rowOf(`graph:${data.table("partitions").get(partition.row, "graph_id")}`);
-    const entries = (graph && data.table("graphs").get(graph.row, "entries_per_call")) || 1;
+    const often = (partition && entries.get(data.table("partitions").get(partition.row, "graph_id"))) ?? 1;
     const all = calls.get(sessions.get(row, "partition_id"));
-    found.set(sessions.get(row, "session_id"), entries * (all ? (sessions.get(row, "calls") ?? 0) / all : 1));
+    found.set(sessions.get(row, "session_id"), often * (all ? (sessions.get(row, "calls") ?? 0) / all : 1));
   }
   return found;
 }
 
 function addFallbacks({ data, identity }, lineOf, current) {
-  const fallbacks = data.table("fallbacks");
+  const [fallbacks, entries] = [data.table("fallbacks"), entriesOf(data)];
   eachPlaced(fallbacks, (row, file, number) => {
     const line = lineOf(file, number);
     line.source ??= fallbacks.get(row, "source");
@@ -98,7 +100,7 @@ function addFallbacks({ data, identity }, lineOf, current) {
     const calls = fallbacks.get(row, "calls");
     const measured = fallbacks.get(row, "call_ns");
     if (measured !== null && measured !== undefined) line.eagerNs += measured;
-    else if (calls) line.eagerNs += fallbacks.get(row, "total_ns") / calls;
+    else if (calls) line.eagerNs += (fallbacks.get(row, "total_ns") / calls) * entries.get(fallbacks.get(row, "graph_id"));
     const words = `${fallbacks.get(row, "target")} stays in PyTorch: ${fallbacks.get(row, "reason") || data.overview.reasons[fallbacks.get(row, "reason_code")]}`;
     if (!line.marks.some((mark) => mark.words === words)) line.marks.push({ kind: "fallback", id: identity.idOf("fallbacks", row), words });
   });

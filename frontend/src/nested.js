@@ -35,17 +35,20 @@ export function nestedLanes(data, calls) {
 
   const graphRow = (row) => (data.index("graphs", "graph_id").get(graphOf[row]) ?? [-1])[0];
   const starts = startsOf(data, graphOf);
+  const base = data.flame?.base ?? "call";
 
-  /** Calls of the functions that were compiled: from one entry of their first graph to the next. */
+  /** Calls of the functions that were compiled: as many entries of their first graph as a call makes, and what follows. */
   function modelCalls(rows, entries) {
     const found = [];
     let open = null;
     for (const entry of entries) {
       const target = targetOf(data, graphRow(entry[0]));
-      if (starts.get(target)?.has(graphOf[entry[0]])) found.push((open = { target, entries: 0, rows: [] }));
+      const start = starts.get(target);
+      const begins = start?.ids.has(graphOf[entry[0]]);
+      if (begins && (open?.target !== target || open.begun >= start.often)) found.push((open = { target, entries: 0, begun: 0, rows: [] }));
       if (open?.target !== target) open = null; // the rest of a call whose beginning was not kept, or of one that another interrupted
       open?.rows.push(...entry);
-      if (open) open.entries += 1;
+      if (open) Object.assign(open, { entries: open.entries + 1, begun: open.begun + (begins ? 1 : 0) });
     }
     if (!found.some((call) => call.entries > 1)) return []; // it would repeat the graphs
     const byFirst = new Map(found.map((call, place) => [call.rows[0], { ...call, place }]));
@@ -53,10 +56,10 @@ export function nestedLanes(data, calls) {
       const { target, rows: own, entries: count, place } = byFirst.get(row);
       const [from, to] = [calls.start[row], end(own.at(-1))];
       const name = functionName(target);
-      const words = `Call ${place + 1} of ${name} in view: ${time(to - from)} from its first to its last call of ONNX Runtime, ${counted(count, "graph")}`;
+      const words = `${base === "call" ? "Call" : "Run"} ${place + 1} of ${name} in view: ${time(to - from)} from its first to its last run, ${counted(count, "graph")}`;
       return [{ from, to, id: `graph:${graphOf[row]}`, label: `${name} ${place + 1}`, words, height: 1, rows: own }];
     };
-    return [{ label: "calls of the model", kind: "call", rows: found.map((call) => call.rows[0]), slices }];
+    return [{ label: base === "call" ? "calls of the model" : "runs of compiled code", kind: "call", rows: found.map((call) => call.rows[0]), slices }];
   }
 
   function graphs(rows) {
@@ -66,7 +69,7 @@ export function nestedLanes(data, calls) {
     const slices = (row) => {
       const own = byFirst.get(row);
       const [from, to] = [calls.start[row], end(own.at(-1))];
-      const words = `${graphOf[row]} entered for ${time(to - from)}, from its first to its last call of ONNX Runtime: ${counted(own.length, "call")}`;
+      const words = `${graphOf[row]} entered for ${time(to - from)}, from its first to its last run: ${counted(own.length, "run")}`;
       return [{ from, to, id: `graph:${graphOf[row]}`, label: graphOf[row], words, height: 1, rows: own }];
     };
     return [...modelCalls(rows, entries), { label: "graphs", kind: "graph", rows: entries.map(([row]) => row), slices }];
@@ -114,7 +117,7 @@ const targetOf = (data, row) => (row < 0 ? null : (data.table("graphs").get(row,
 /**
  * The graphs that calls begin with, by function: those of the frame that Dynamo compiled first, of which calls were kept.
  *
- * @returns {Map<string, Set<string>>} None for a function whose first graph is entered several times per call: where a call begins is not known.
+ * @returns {Map<string, {ids: Set<string>, often: number}>} `often` is how many entries of these a call makes; 1 where nobody counted.
  */
 function startsOf(data, graphOf) {
   const graphs = data.table("graphs");
@@ -126,13 +129,14 @@ function startsOf(data, graphOf) {
     if (Number.isNaN(frame) || phase === "backward" || !called.has(id)) continue;
     const target = targetOf(data, row);
     const known = first.get(target);
-    if (!known || frame < known.frame) first.set(target, { frame, ids: new Set([id]), often: graphs.get(row, "entries_per_call") ?? 1 });
+    const entries = graphs.get(row, "entries_per_call") ?? 0;
+    if (!known || frame < known.frame) first.set(target, { frame, ids: new Set([id]), often: entries });
     else if (frame === known.frame) {
       known.ids.add(id);
-      known.often = Math.max(known.often, graphs.get(row, "entries_per_call") ?? 1);
+      known.often += entries;
     }
   }
-  return new Map([...first].filter(([, { often }]) => often < 1.5).map(([target, { ids }]) => [target, ids]));
+  return first;
 }
 
 /** A graph is entered anew when another one was, or when a partition of it runs again. */

@@ -15,7 +15,7 @@ const MAX_REASONS = 4;
 
 /** @type {[string, string, string, string][]} Part of the ledger, its name, its colour, what it is. */
 const LEDGER = [
-  ["run", "ONNX Runtime", "run", "inside ONNX Runtime"],
+  ["run", "", "run", ""], // named by what runs compiled code
   ["bind", "bind", "bind", "passing the inputs to ONNX Runtime"],
   ["output", "output", "output", "returning the outputs to PyTorch"],
   ["eager", "PyTorch", "eager", "nodes that stay in PyTorch, and Python between graphs"],
@@ -155,7 +155,7 @@ function fallbackNode(store, target) {
 
 function times(store) {
   const { overview, table } = store.data;
-  const parts = ledgerParts(table("ledger"), overview.generate_ns ?? 0);
+  const parts = ledgerParts(table("ledger"), overview.generate_ns ?? 0, overview.runner ?? "ONNX Runtime");
   const compile = compileTime(overview);
   if (parts.length) {
     const total = parts.reduce((sum, part) => sum + part.value, 0);
@@ -171,11 +171,11 @@ function generation({ data }) {
 }
 
 /** Python of generate is in what the ledger books as PyTorch. */
-function ledgerParts(ledger, generating) {
+function ledgerParts(ledger, generating, runner) {
   const sums = new Map();
   for (let row = 0; row < ledger.rows; row++) sums.set(ledger.get(row, "part"), (sums.get(ledger.get(row, "part")) ?? 0) + ledger.get(row, "ns"));
   if (generating) sums.set("generate", generating).set("eager", sums.get("eager") - generating);
-  return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name, kind, title, value: sums.get(part) }));
+  return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name: name || runner, kind, title: title || `inside ${runner}`, value: sums.get(part) }));
 }
 
 
@@ -214,7 +214,7 @@ function callTime(store) {
     { name: "PyTorch operators", kind: "eager", value: call.eager_ns },
     { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
   ];
-  const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call${call.of}, ${call.average}`);
+  const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per ${call.is_call ? "call" : "run"}${call.of}, ${call.average}`);
   return [sum, stackedBar(parts, time), note("Entering compiled code and Python around the graphs are not included.", hint(store.data, "measure"))];
 }
 

@@ -214,6 +214,20 @@ test("calls of the model begin with its first graph and hold what it enters unti
   assert.equal(made.length, entries);
 });
 
+test("a call enters the code of three blocks, of which the first version was replaced", () => {
+  const column = (kind, values) => (kind === "str" ? { kind, enc: "text", codes: values } : { kind, enc: kind === "int" ? "ints" : "floats", values });
+  const texts = ["g0", "g1", "1/0", "1/1", "net", "inference"];
+  const graphs = (entries) => ({ rows: 2, columns: { graph_id: column("str", [0, 1]), compile_id: column("str", [2, 3]), target: column("str", [4, 4]), phase: column("str", [5, 5]), entries_per_call: column("float", entries) } });
+  const start = Array.from({ length: 12 }, (_, row) => Math.floor(row / 3) * 10000 + (row % 3) * 120);
+  const same = (value) => column("int", Array(12).fill(value));
+  const runs = { rows: 12, columns: { start_ns: column("int", start), total_ns: same(100), bind_ns: same(0), run_ns: same(100), output_ns: same(0), thread: same(1), session_id: { kind: "str", enc: "const", value: null }, graph_id: column("str", [0, ...Array(11).fill(1)]) } };
+  const lane = (entries, base) => callsOf(createData({ ...handMade({ runs, graphs: graphs(entries) }, texts), flame: { base } }), true).lanes.find(({ kind }) => kind === "call");
+  const calls = lane([null, 3], "call");
+  assert.equal(calls.label, "calls of the model");
+  assert.deepEqual(calls.rows, [0, 3, 6, 9]);
+  assert.ok(!lane([null, null], "run"), "each run is a graph of its own lane");
+});
+
 test("a call has its graph above it and kernels inside its run, no wider than the run", async () => {
   const data = await pieces();
   const calls = callsOf(data, true);

@@ -26,7 +26,7 @@ from ortlens.analysis.index import (
     summed,
 )
 from ortlens.analysis.ledger import measured_call
-from ortlens.analysis.timing import call_times, calls_by_graph, fallback_ns, graph_times
+from ortlens.analysis.timing import call_times, entries_by_graph, fallback_ns, graph_times
 from ortlens.trace.records import column, same
 
 if TYPE_CHECKING:
@@ -73,15 +73,14 @@ def crossings(capture: Capture) -> dict[str, int]:
 
     Medians of bind and output, times how often the partition runs per call; partitions with too few calls are absent.
     """
-    times, calls = run_times(capture), calls_by_graph(capture)
+    times, entries = run_times(capture), entries_by_graph(capture)
     graph_of = graph_by_partition(capture)
-    per_graph = graph_times(capture)
     found: dict[str, int] = {}
     for partition_id, sessions in sessions_by_partition(capture).items():
         timed = [times[session.session_id].crossing_ns for session in sessions if session.session_id in times]
         graph_id = graph_of.get(partition_id, "")
-        if timed and graph_id in calls:
-            found[partition_id] = round(timed[-1] * per_graph[graph_id].calls / calls[graph_id])
+        if timed and graph_id in entries:
+            found[partition_id] = round(timed[-1] * entries[graph_id])
     return found
 
 
@@ -133,19 +132,19 @@ def whole_by_graph(capture: Capture) -> dict[str, int]:
     for time in call_times(capture):
         is_measured = whole and measured.intersection(time.graph_ids)
         for graph_id in time.graph_ids:
-            beside = 0 if graph_id in measured else round(times[graph_id].total_ns / time.calls)
+            own = times[graph_id].total_ns / max(times[graph_id].calls, 1) * time.entries.get(graph_id, 0.0)
+            beside = 0 if graph_id in measured else round(own)
             found[graph_id] = whole + beside if is_measured else time.total_ns
     return found
 
 
 @once
 def entries_per_call(capture: Capture) -> dict[str, float]:
-    """Count how often each graph is entered per call: as measured, else its calls over its function's; empty without calls."""
+    """Count how often each graph is entered per call: as measured, else as in `call_times`; empty without calls."""
     counted = {graph.graph_id: graph.entries_per_call for graph in capture.graphs if graph.entries_per_call is not None}
     if counted:
         return {graph.graph_id: counted.get(graph.graph_id, 0.0) for graph in capture.graphs}
-    calls = calls_by_graph(capture)
-    return {graph_id: time.calls / calls[graph_id] for graph_id, time in graph_times(capture).items() if graph_id in calls}
+    return entries_by_graph(capture)
 
 
 def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> float:
@@ -307,7 +306,7 @@ def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple
 
 def runs_per_call(capture: Capture) -> dict[str, float]:
     """Count the runs of each session per call: the entries of its graph, shared among a partition's sessions by their calls."""
-    entries = {graph.graph_id: graph.entries_per_call or 1.0 for graph in capture.graphs}
+    entries = entries_by_graph(capture)
     calls = summed((session.partition_id, session.calls) for session in capture.sessions)
     return {
         session.session_id: entries.get(graph_by_session(capture)[session.session_id], 1.0)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ortlens.analysis.index import grouped, once, summed
-from ortlens.analysis.timing import calls_by_graph, graph_times
+from ortlens.analysis.timing import call_time, entries_by_graph, graph_times
 from ortlens.trace.records import LedgerPart, LedgerPartName
 
 if TYPE_CHECKING:
@@ -284,12 +285,12 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
 
     It is empty when nothing ran, or when the latest calls do not show how the time of each session was split.
     """
-    by_graph = calls_by_graph(capture)
+    entries = entries_by_graph(capture)
     times = {graph_id: time for graph_id, time in graph_times(capture).items() if time.calls}
     splits = _splits(capture)
     rows: dict[tuple[str, LedgerPartName], int] = {}
     for graph_id, time in times.items():
-        calls = by_graph[graph_id]
+        calls = time.calls / entries[graph_id] if entries[graph_id] else inf
         if time.ort_ns and graph_id not in splits:
             return ()
         bind, run, output = splits.get(graph_id, (0.0, 0.0, 0.0))
@@ -343,3 +344,9 @@ def measured_call(capture: Capture) -> LedgerTotals | None:
     """Return the ledger of a measured call; None where logs of sessions and operators alone are known."""
     totals = ledger_totals(capture)
     return totals if totals is not None and totals.is_measured else None
+
+
+@once
+def time_base(capture: Capture) -> Literal["call", "run"]:
+    """Return what times are per: a call, or, where nobody counted those, a run of the code that was compiled first."""
+    return "call" if measured_call(capture) is not None or call_time(capture).is_call else "run"

@@ -38,7 +38,7 @@ MIN_CALLS = 9  # of a capture: the first call, which warms up, and one for each 
 _CHANCE = 0.005  # on either side: 1 % that the interval of a ratio misses it
 
 
-_APART = 1.5  # passes that are farther apart say neither by how much, nor, perhaps, which
+_APART = 1.5  # passes that are farther apart do not say by how much
 _ABOUT = 1.25  # two passes of which one finds a difference and the other none call it the same, if neither finds a larger one
 
 
@@ -50,11 +50,10 @@ def verdict_of_ratio(ratio: float, worth: float) -> SpeedVerdict:
 def verdict_of_passes(ratios: Iterable[float], worth: float) -> PaceVerdict:
     """Judge how many times as long something takes, by several passes: a side is what all of them say."""
     found = tuple(ratios)
-    if found and max(found) > _APART * min(found):
-        return "unclear"
     verdicts = {verdict_of_ratio(ratio, worth) for ratio in found}
     if len(verdicts) > 1:
-        return "same" if all(1 / _ABOUT < ratio < _ABOUT for ratio in found) else "unclear"
+        is_about_one = all(1 / _ABOUT < ratio < _ABOUT for ratio in found) and max(found) <= _APART * min(found)
+        return "same" if is_about_one else "unclear"
     return next(iter(verdicts), "unmeasured")
 
 
@@ -67,7 +66,12 @@ class Pace:
     eager_ns: int | None = None  # time of a call in eager PyTorch, made in turns with it
     ratio: float | None = None  # times as long as eager
     interval: tuple[float, float] | None = None  # ends of the 99 % interval of the ratio, where rounds were made for it
-    passes: tuple[float, ...] = ()  # the lowest and the highest of `AbTiming.pass_ratios`, where they are known
+    passes: tuple[float, ...] = ()  # the lowest and the highest of `AbTiming.pass_ratios` and the ratio, where they are known
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether all passes say which is faster, but not by how much."""
+        return self.verdict in {"faster", "slower"} and bool(self.passes) and max(self.passes) > _APART * min(self.passes)
 
 
 @once
@@ -77,7 +81,7 @@ def call_pace(capture: Capture) -> Pace | None:
     if call is None or eager is None or not 0 < eager < _LONGEST_NS:
         return None
     ratio, low, high = call.total_ns / eager, capture.figures.turns_low, capture.figures.turns_high
-    passes = () if low is None or high is None or not 0 < low <= high < inf else (low, high)
+    passes = () if low is None or high is None or not 0 < low <= high < inf else (min(low, ratio), max(high, ratio))
     return Pace(
         verdict=verdict_of_passes(passes or (ratio,), WORTH_APART), call_ns=call.total_ns, eager_ns=eager, ratio=ratio, passes=passes
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -54,15 +54,16 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTime:
-    """What one call costs."""
+    """What one call costs, or one run of the code that was compiled for a function, where nobody counted its calls."""
 
-    calls: int  # calls of one compiled function; 0 when no call was seen
+    calls: int  # calls of the function, or runs of that code; 0 when none was seen
     function: str | None  # its name
+    is_call: bool = True  # whether they are calls, as `explain` and `measure` make them: a call may run the code of several modules
     ort_ns: int  # ONNX Runtime's time per call, all its graphs together: medians of its sessions
     eager_ns: int  # time per call of the nodes that PyTorch runs: the mean, since only sums are recorded
     foreign_ns: int  # time per call in the graphs of another backend, a median
     graph_ids: tuple[str, ...] = ()  # the graphs that its calls led to
-    versions: int = 1  # of these, the called ones of the code that it begins with: each call runs one, and the times are means over them
+    entries: Mapping[str, float] = field(default_factory=dict)  # how often each enters a graph, by graph id; others are absent
 
     @property
     def total_ns(self) -> int:
@@ -133,8 +134,8 @@ def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
 def call_times(capture: Capture) -> tuple[CallTime, ...]:
     """Compute what a usual call of each compiled function costs: one slow first call does not change it.
 
-    A call runs through several graphs, and through inner ones more than once. Of the graphs that calls of one function led to, those that
-    were compiled first show how often it was called, versions added up.
+    A call enters graphs as often as was counted. Of a function whose calls nobody counted, the runs of the code that was compiled first
+    stand for calls; versions of one graph take turns, and the one that was called most stands for all.
     """
     times = graph_times(capture)
     # A backward graph, which is compiled later, has the function of its forward graph.
@@ -144,20 +145,30 @@ def call_times(capture: Capture) -> tuple[CallTime, ...]:
 
 
 def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime | None:
-    entry = next((graph for graph in graphs if times[graph.graph_id].calls), None)
-    if entry is None:
+    called = [graph for graph in graphs if times[graph.graph_id].calls]
+    if not called:
         return None
-    versions = [times[graph.graph_id].calls for graph in graphs if code_key(graph) == code_key(entry) and times[graph.graph_id].calls]
-    calls = sum(versions)
-    own = [times[graph.graph_id] for graph in graphs]
+    runs = summed((code_key(graph), times[graph.graph_id].calls) for graph in called)
+    counted = {graph.graph_id: graph.entries_per_call for graph in called if graph.entries_per_call}
+    per_call = summed((code_key(graph), counted[graph.graph_id]) for graph in called if graph.graph_id in counted)
+    entry = next((graph for graph in called if graph.graph_id in counted), called[0])
+    calls = max(round(runs[code_key(entry)] / per_call.get(code_key(entry), 1.0)), 1)
+    ranked = sorted(called, key=lambda graph: times[graph.graph_id].calls)
+    usual = {code_key(graph): graph.graph_id for graph in ranked if code_key(graph) not in per_call}
+    entries = counted | {graph_id: runs[key] / calls for key, graph_id in usual.items()}
+    ort_ns, eager_ns, foreign_ns = (
+        round(sum(getattr(times[graph_id], name) / times[graph_id].calls * often for graph_id, often in entries.items()))
+        for name in ("ort_ns", "eager_ns", "foreign_ns")
+    )
     return CallTime(
         calls=calls,
         function=entry.target or entry.name,
-        ort_ns=round(sum(time.ort_ns for time in own) / calls),
-        eager_ns=round(sum(time.eager_ns for time in own) / calls),
-        foreign_ns=round(sum(time.foreign_ns for time in own) / calls),
+        is_call=bool(counted) or entry.compile_id is None,
+        ort_ns=ort_ns,
+        eager_ns=eager_ns,
+        foreign_ns=foreign_ns,
         graph_ids=tuple(graph.graph_id for graph in graphs),
-        versions=len(versions),
+        entries=entries,
     )
 
 
@@ -168,9 +179,9 @@ def call_time(capture: Capture) -> CallTime:
 
 
 @once
-def calls_by_graph(capture: Capture) -> dict[str, int]:
-    """Count the calls of each graph's function; a graph whose function was never called is absent."""
-    return {graph_id: time.calls for time in call_times(capture) for graph_id in time.graph_ids}
+def entries_by_graph(capture: Capture) -> dict[str, float]:
+    """Collect how often a call enters each graph, as in `call_times`; one whose function was never called is absent."""
+    return {graph_id: time.entries.get(graph_id, 0.0) for time in call_times(capture) for graph_id in time.graph_ids}
 
 
 def price_of(item: Break) -> int | None:
@@ -198,8 +209,12 @@ def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
     """
     if any(row.call_ns is not None for row in capture.fallbacks):
         return {(row.graph_id, row.node): float(row.call_ns or 0) for row in capture.fallbacks}
-    calls = calls_by_graph(capture)
-    return {(row.graph_id, row.node): row.total_ns / calls[row.graph_id] for row in capture.fallbacks if row.graph_id in calls}
+    entries, times = entries_by_graph(capture), graph_times(capture)
+    return {
+        (row.graph_id, row.node): row.total_ns / max(times[row.graph_id].calls, 1) * entries[row.graph_id]
+        for row in capture.fallbacks
+        if row.graph_id in entries
+    }
 
 
 @once

@@ -8,7 +8,6 @@ attribute `run`, which every call looks up, is replaced and put back.
 from __future__ import annotations
 
 import contextlib
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -380,13 +379,12 @@ def unlogged(graphs: Iterable[ObservedGraph]) -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def uncounted_eager(recorder: Recorder) -> Iterator[None]:
     """Restore counts and times of nodes that PyTorch runs, 0 for new graphs: calls of the lens's own do not count."""
-    before = {log: (log.calls[:], log.total_ns[:]) for log in recorder.logs()[1].values()}
+    before = {log: log.of_thread() for log in recorder.logs()[1].values()}
     try:
         yield
     finally:
         for log in recorder.logs()[1].values():
-            nothing = array("q", bytes(8 * len(log.nodes)))
-            log.calls[:], log.total_ns[:] = before.get(log, (nothing, nothing))
+            log.put_back(None, before.get(log))
 
 
 def operators_of(part: GraphPartition) -> list[torch.fx.Node]:

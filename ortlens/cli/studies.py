@@ -102,7 +102,13 @@ TUNE = Command(
 def _advice(chosen: OrtBackendOptions, rows: Sequence[Trial]) -> str:
     changed = ", ".join(f"{row.option}: {row.value}" for row in rows if row.chosen and row.option != "all")
     unset = [field.name for field in dataclasses.fields(chosen) if getattr(chosen, field.name) != field.default]
-    return f"Keep {changed}." if changed else f"Nothing was faster outside the noise; keep {', '.join(unset) or 'the defaults'}."
+    faster = sorted((row for row in rows if row.verdict == "faster" and row.option == "call"), key=lambda row: row.ratio or 1.0)
+    said = [f"{row.note} It takes {row.ratio or 1.0:.2g} times as long." for row in faster if row.verified][:1]
+    if changed:
+        return " ".join([f"Keep {changed}.", *said])
+    nothing = "No option" if said else "Nothing with eager's results" if any(row.verdict == "faster" for row in rows) else "Nothing"
+    was = "faster outside the noise" if any(row.verdict != "unmeasured" for row in rows) else "measured"
+    return " ".join([*said, f"{nothing} was {was}; keep {', '.join(unset) or 'the defaults'}."])
 
 
 def _survey(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ import torch
 
 from ortlens import _torch
 from ortlens.analysis.ledger import StepReading
+from ortlens.analysis.timing import graph_times
 from ortlens.backend.basis.ab_timing import no_wait, waiting_for
 from ortlens.backend.basis.provenance import StackFrame, innermost
 from ortlens.backend.freeze.frozen import Frozen
@@ -110,12 +111,13 @@ def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
         result = _compiling_call(fast, plain)
         if lens.compilations.recorder.count(r.Break):
             trials = _try_changes(lens, target)
-        if calls == 1:
-            return result
-        if calls:  # whoever counts the calls may have reasons to
-            return lens.measured(fast, made=1, max_calls=calls - 1, budget_ns=None)
-        result = lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
-        if trials is not None:
+        if calls is None:
+            result = lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
+        elif calls > 1:  # whoever counts the calls may have reasons to
+            result = lens.measured(fast, made=1, max_calls=calls - 1, budget_ns=None)
+        with lens_guard(lens.compilations.recorder, "counting what a call enters"):
+            _note_entries(lens, fast.made)
+        if trials is not None and calls is None:
             with lens_guard(lens.compilations.recorder, "timing what would avoid graph breaks"):
                 changed = trials.time(fast, again, graphs_of(lens.compilations.recorder))
         return result
@@ -136,6 +138,14 @@ def _compiling_call(fast: Calls, plain: Calls | None) -> Any:
     with _torch.uncompiled():
         plain()
     raise refused
+
+
+def _note_entries(lens: Lens, made: int) -> None:
+    """Note how often a call enters each graph, as a mean over all that were made, where the measured ones do not tell."""
+    recorder = lens.compilations.recorder
+    if not any(graph.entries_per_call for graph in recorder.records(r.Graph)):
+        for graph_id, time in graph_times(recorder.capture()).items():
+            recorder.amend(r.Graph, graph_id, entries_per_call=time.calls / made or None)
 
 
 def _try_changes(lens: Lens, target: Any) -> Trials | None:

@@ -241,7 +241,8 @@ class Lens(CaptureView):
             1.0
         """
         args, kwargs = self._targets.arguments("measure", args, kwargs)
-        self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs))
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs))
         return self.ledger
 
     def measured(
@@ -258,7 +259,7 @@ class Lens(CaptureView):
             originals=self.compilations.originals if self._ort is not None else None,
             steps=self._targets.steps,
             captured=self.captured,
-            try_freezing=lambda: self._try_freezing(example or self._targets.example),
+            try_freezing=lambda *, counted: self._try_freezing(example or self._targets.example, counted=counted),
             time_guards=lambda call: self._time_guards(call, example or self._targets.example),
         )
         return measurement.run(call, made=made, **limits)
@@ -272,8 +273,8 @@ class Lens(CaptureView):
             named = (replace(row, file=display_name(row.file)) if row.file else row for row in timed)
             self._recorder.note(guards=tuple(r.GuardCost(**asdict(row)) for row in named))
 
-    def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> None:
-        """Note whether the target can be frozen, unless that is known, or tracing it took long."""
+    def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None, *, counted: bool) -> None:
+        """Note whether the target can be frozen, unless that is known; or why that is not tried: calls are `counted`, or it takes long."""
         from ortlens.backend.freeze.frozen import Frozen
         from ortlens.lens.freezing import call_text, refusal_of
         from ortlens.lens.verify.call_state import module_behind
@@ -282,7 +283,10 @@ class Lens(CaptureView):
         spent = sum((graph.dynamo_ns or 0) + (graph.aot_ns or 0) for graph in self._recorder.records(r.Graph))
         is_known = figures.freeze_call is not None or figures.freeze_refused is not None
         is_ready = isinstance(target, Frozen) or _torch.compiled_ahead(target) is not None
-        if self._ort is None or example is None or is_known or spent > _TRACING_NS or not callable(target) or is_ready:
+        if self._ort is None or example is None or is_known or not callable(target) or is_ready:
+            return
+        if (spent > _TRACING_NS or counted) and not self._targets.changes_objects:
+            self._recorder.note(freeze_untried="calls" if counted else "tracing")
             return
         refused = _CHANGES_OBJECTS if self._targets.changes_objects else refusal_of(target, *example, self._backend_for(None))
         self._recorder.note(**({"freeze_refused": refused} if refused else {"freeze_call": call_text(target, *example)}))
@@ -342,7 +346,8 @@ class Lens(CaptureView):
 
         self._targets.refuse_ambiguous([] if budget_s is None else ["budget_s"])
         args, kwargs = self._targets.arguments("probe", args, kwargs)
-        self.call_target(args, kwargs)
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            self.call_target(args, kwargs)
         target, options = self._targets.first(), self._backend_for(None).options
         chosen, trials = tune(target, options=options, budget_s=TimeBudget(budget_s).budget_s)(*args, **kwargs)
         with lens_guard(self._recorder, "measuring peaks"):
@@ -394,7 +399,8 @@ class Lens(CaptureView):
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
         args, kwargs = self._targets.arguments("verify", args, kwargs)
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
-        Verification(self._recorder, self._targets, tolerances, budget, per_op=per_op).run(args, kwargs)
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            Verification(self._recorder, self._targets, tolerances, budget, per_op=per_op).run(args, kwargs)
         return self.numerics
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
@@ -428,7 +434,8 @@ class Lens(CaptureView):
 
         repeats = Repeats(repeat, budget_s)
         args, kwargs = self._targets.arguments("profile", args, kwargs)
-        profile(self._targets, self._recorder, args, kwargs, repeats)
+        with self._recorder.undone_if_raised(self._watch.mark()):
+            profile(self._targets, self._recorder, args, kwargs, repeats)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
         return self.kernels
@@ -540,7 +547,7 @@ class Lens(CaptureView):
         """
         capture, compiled = self.captured(), self.compilations.originals
         breaks, own = capture.breaks, {graph.compile_id for graph in own_graphs(capture)}
-        verified = {compiled.get(graph.compile_id) for graph in capture.graphs if graph.compile_id not in own}
+        verified = {compiled.get(graph.compile_id) for graph in self._recorder.records(r.Graph) if graph.compile_id not in own}
         modules = [module for module in self.compilations.modules if module not in verified]
         return ExplainOutput(
             graphs=tuple(modules),

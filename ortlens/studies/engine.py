@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -145,7 +144,7 @@ def _result(side: Side, base: Sequence[int], own: Sequence[int] | None) -> SideR
     if not own:
         return row
     timing = AbTiming(base, own)
-    row = replace(row, call_ns=round(median(own)), ratio=timing.ratio, rounds=timing.rounds, verdict=timing.verdict)
+    row = replace(row, call_ns=round(timing.base_ns * timing.ratio), ratio=timing.ratio, rounds=timing.rounds, verdict=timing.verdict)
     if timing.rounds >= MIN_ROUNDS:
         row = replace(row, ratio_low=timing.interval[0], ratio_high=timing.interval[1])
     return replace(row, verdict="reference") if own is base else row

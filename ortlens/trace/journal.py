@@ -72,7 +72,7 @@ class Journal:
         """
         self._head, self._recorder, self._pid = head, recorder, os.getpid()
         self._lock = threading.Lock()  # of the file: taken under that of the recorder, so nothing may ask the recorder under it
-        self._flushing = threading.RLock()
+        self.paused = threading.RLock()  # while it is held, no calls are written
         self._size, self._is_broken = 0, False
         self._last_head: Mapping[str, Any] | None = None
         self._last_figures = r.Figures()
@@ -91,7 +91,7 @@ class Journal:
 
     def flush(self) -> None:
         """Write the calls since the last time."""
-        with self._flushing:
+        with self.paused:
             head = dict(self._head())
             if head and head != self._last_head:  # none once the lens is gone
                 self.write({"head": head, "at": time.time(), "pid": self._pid})
@@ -233,6 +233,8 @@ class Entries:
         for graph_id, slots in self.eager.items():
             for node, (calls, total_ns) in slots.items():
                 self.recorder.amend(r.Fallback, (graph_id, node), calls=calls, total_ns=total_ns)
+        called = {graph_id for graph_id, slots in self.eager.items() if any(calls for calls, _ in slots.values())}
+        self.recorder.unhide(called.union(graph_id for (_, graph_id), stats in self.stats.items() if stats.calls))
         for (session_id, _), stats in self.stats.items():
             if session_id is not None:
                 self.recorder.amend(r.Session, session_id, **stats._asdict())
@@ -428,6 +430,8 @@ def _replay(recorder: Recorder, entry: dict[str, Any]) -> None:
     elif "replace" in entry:
         table = TABLES[entry["replace"]]
         recorder.replace_all(table.record, [record_from_row(table, row) for row in entry["rows"]])
+    elif "hide" in entry:
+        recorder.hide((str(table), tuple(key) if isinstance(key, list) else key) for table, key in entry["hide"])
     elif "forget" in entry:
         recorder.forget_graph(entry["forget"])
     elif "figures" in entry:

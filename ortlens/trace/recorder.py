@@ -85,6 +85,8 @@ class Recorder:
         self._run_logs: dict[object, RunLog] = {}  # by session, or by anything for graphs of other backends
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
+        self._changes: dict[int, dict[tuple[type, object], r.Record | None]] = {}  # by thread: what was there before `undone_if_raised`
+        self._hidden: list[set[tuple[str, object]]] = []  # tables and keys of what failed calls recorded, one set per call
         self.figures = r.Figures()  # of everything that was recorded; see `note`
         self.journal: Journal | None = None  # where everything is written as it comes, if anywhere
         self.failures: set[tuple[str, str]] = set()  # what failed inside the lens so far, as activity and text; see `guard.lens_failed`
@@ -112,8 +114,57 @@ class Recorder:
                 self._put(type(record), _id_of(record) or next(self._positions), record)
 
     def _put(self, kind: type, key: object, record: r.Record) -> None:
+        self._note_change(kind, key)
+        for hidden in self._hidden:
+            hidden.discard((_TABLE_OF[kind].name, key))
         self._tables[kind][key] = record
         self._journalled(lambda: {"add": _TABLE_OF[kind].name, "row": row_from_record(_TABLE_OF[kind], record)})
+
+    def _note_change(self, kind: type, *keys: object) -> None:
+        if (changes := self._changes.get(threading.get_ident())) is not None:
+            for key in keys:
+                changes.setdefault((kind, key), self._tables[kind].get(key))
+
+    @contextlib.contextmanager
+    def undone_if_raised(self, undo: Callable[[], None]) -> Iterator[None]:
+        """Leave the capture as it was before a block that raises: what this thread recorded in it, and its calls, do not count.
+
+        New records are hidden and not dropped: a graph that was compiled in the block may serve a later call. `undo` does the rest.
+        """
+        thread, figures = threading.get_ident(), self.figures
+        before: dict[Any, Any] = {log: log.of_thread(thread) for log in self._logs()}
+        changes = self._changes[thread] = {}
+        with contextlib.nullcontext() if self.journal is None else self.journal.paused:
+            try:
+                yield
+            except BaseException:
+                undo()
+                with self._lock:
+                    for log in self._logs():
+                        log.put_back(thread, before.get(log))
+                    self.figures = figures
+                    for (kind, key), record in tuple(changes.items()):
+                        if record is not None:
+                            self._put(kind, key, record)
+                    self.hide((_TABLE_OF[kind].name, key) for (kind, key), record in changes.items() if record is None)
+                raise
+            finally:
+                del self._changes[thread]
+
+    def _logs(self) -> tuple[RunLog | EagerLog, ...]:
+        with self._lock:
+            return (*self._run_logs.values(), *self._eager_logs.values())
+
+    def hide(self, keys: Iterable[tuple[str, object]]) -> None:
+        """Leave records, by table and key, out of captures until one of the graphs among them runs."""
+        with self._lock:
+            self._hidden.append(set(keys))
+            self._journalled(lambda: {"hide": list(self._hidden[-1])})
+
+    def unhide(self, graph_ids: Collection[str | None]) -> None:
+        """Show what was hidden with graphs that ran after all."""
+        with self._lock:
+            self._hidden = [keys for keys in self._hidden if not any(table == "graphs" and key in graph_ids for table, key in keys)]
 
     def _journalled(self, entry: Callable[[], Mapping[str, object]], data: bytes = b"") -> None:
         """Write to the journal, if there is one; recording goes on without an entry that cannot be written."""
@@ -131,6 +182,7 @@ class Recorder:
     def drop(self, kind: type[r.Record], key: object) -> None:
         """Remove a record of something that did not happen after all; an unknown key is ignored."""
         with self._lock:
+            self._note_change(kind, key)
             self._tables[kind].pop(key, None)
             self._journalled(lambda: {"drop": _TABLE_OF[kind].name, "key": key})
 
@@ -159,6 +211,7 @@ class Recorder:
 
     def _drop(self, field: str, values: set[str], *kinds: type[r.Record]) -> None:
         for kind in kinds:
+            self._note_change(kind, *self._tables[kind])
             self._tables[kind] = {key: record for key, record in self._tables[kind].items() if getattr(record, field) not in values}
 
     def attach(self, name: str, data: bytes) -> None:
@@ -196,7 +249,9 @@ class Recorder:
     def replace_all(self, kind: type[_R], records: Iterable[_R]) -> None:
         """Replace all records of a kind."""
         with self._lock:
-            self._tables[kind] = {_id_of(record) or next(self._positions): record for record in records}
+            replacing: dict[object, r.Record] = {_id_of(record) or next(self._positions): record for record in records}
+            self._note_change(kind, *self._tables[kind], *replacing)
+            self._tables[kind] = replacing
             rows, table = self._tables[kind].values(), _TABLE_OF[kind]
             self._journalled(lambda: {"replace": table.name, "rows": [row_from_record(table, record) for record in rows]})
 
@@ -225,8 +280,16 @@ class Recorder:
                 for graph_id, log in self._eager_logs.items()
                 for node, calls, total_ns in zip(log.nodes, log.calls, log.total_ns, strict=True)
             }
-            attachments, figures = dict(self._attachments), self.figures
-            tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
+            called = {graph_id for graph_id, log in self._eager_logs.items() if any(log.calls)}
+            self.unhide(called.union(log.graph_id for log in logs if self._hidden and log.stats().calls))
+            hidden = set().union(*self._hidden)
+            tables: dict[str, Any] = {
+                name: tuple(row for key, row in self._tables[table.record].items() if (name, key) not in hidden)
+                for name, table in TABLES.items()
+            }
+            unseen = tuple(f"models/{key}." for table, key in hidden if table == "models")
+            attachments = {name: data for name, data in self._attachments.items() if not name.startswith(unseen)}
+            figures = self.figures
         by_session = {log.session_id: log for log in logs if log.session_id is not None}
         tables["sessions"] = tuple(
             replace(s, **log.stats()._asdict(), **log.facts()) if (log := by_session.get(s.session_id)) is not None else s

@@ -110,7 +110,8 @@ class Graph:
         "The compiled function or module whose call led to it; several of one name are numbered. Empty where it is not known."
     )
     entries_per_call: float | None = optional(
-        "How often a call of the model enters it, counted in the calls that were measured, as their median; empty where none was."
+        "How often a call of the model enters it: the median of the calls that were measured; where none was, the mean of those that "
+        "`explain` made. Empty where nobody counted calls."
     )
     ort_ns: int | None = optional(
         "One entry as compiled, with the copies back into inputs that it changes; the shortest, timed in turns with `torch_ns`. Empty "
@@ -672,7 +673,9 @@ class SideResult:
         "`refused` is what ONNX Runtime breaks by itself, `uninstalled` is what pip could not get, `skipped` was not tried.",
         default="ok",
     )
-    call_ns: int | None = optional("Time of a call, the median over the rounds.", unit="ns", brief=2)
+    call_ns: int | None = optional(
+        "Time of a call: of the base the median over the rounds, of others that times `ratio`.", unit="ns", brief=2
+    )
     ratio: float | None = optional("Times as long as the base: the median over the rounds of the ratio within a round.", brief=3)
     ratio_low: float | None = optional("Lower end of its 99 % interval; empty for less than ten rounds.", brief=4)
     ratio_high: float | None = optional("Upper end of it.", brief=5)
@@ -761,6 +764,9 @@ class Figures:
         "tried and works."
     )
     freeze_refused: str | None = optional("Where it was tried and does not work: why.")
+    freeze_untried: Literal["tracing", "calls"] | None = optional(
+        "Where it was not tried: `tracing` the function took more than 2 s, or whoever measured gave the number of `calls`."
+    )
     peaks: tuple[MachinePeak, ...] = column("What the machine reached, on as many threads as the profiled sessions have.", default=())
     ways: tuple[SideResult, ...] = column("The ways of running the model that `bench` measured.", default=())
 

@@ -15,6 +15,7 @@ import itertools
 import operator
 import threading
 from array import array
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -139,6 +140,22 @@ class RunLog:
             with self._lock:  # against a reader that adds up; once in half a ring
                 shard.make_room()
 
+    def of_thread(self, thread: int) -> _Shard | None:
+        """Return the calls of a thread so far, for `put_back`; None without any."""
+        if (shard := self._shards.get(thread)) is None:
+            return None
+        kept = copy(shard)
+        kept.ring = shard.ring[:]
+        return kept
+
+    def put_back(self, thread: int, kept: _Shard | None) -> None:
+        """Drop the calls of a thread since `of_thread` returned `kept`; numbers begin again behind those that stay."""
+        with self._lock:
+            self._shards.pop(thread, None)
+            if kept is not None:
+                self._shards[thread] = kept
+            self._calls = itertools.count(sum(shard.written for shard in self._shards.values()))
+
     def forget(self) -> None:
         """Drop every call so far. No thread may be recording a call at the same time."""
         with self._lock:
@@ -203,3 +220,11 @@ class EagerLog:
         self.nodes = nodes
         self.calls = array("q", bytes(8 * len(nodes)))
         self.total_ns = array("q", bytes(8 * len(nodes)))
+
+    def of_thread(self, _thread: int | None = None) -> tuple[array[int], array[int]]:
+        """Return the figures so far, of all threads, for `put_back`."""
+        return self.calls[:], self.total_ns[:]
+
+    def put_back(self, _thread: int | None, kept: tuple[array[int], array[int]] | None) -> None:
+        """Set them to what `of_thread` returned, or, for None, to nothing."""
+        self.calls[:], self.total_ns[:] = kept or EagerLog(self.nodes).of_thread()

@@ -120,10 +120,10 @@ def gain_text(item: Problem) -> str:
         return f"saves {nothing}" if nothing else f"no time measured{besides(0, item.own_code_ns)}"
     amount = time_from_ns(item.gain_ns)
     if item.kind == "fallback":  # a change brings the difference to what it takes then
-        return f"takes {amount} per call in PyTorch"
+        return f"takes {amount} per {item.per} in PyTorch"
     if item.kind == "break" and not item.is_saving:
-        return f"costs {amount} per call{besides(item.gain_ns, item.own_code_ns)}"
-    return f"saves {amount_words(item)} per call"
+        return f"costs {amount} per {item.per}{besides(item.gain_ns, item.own_code_ns)}"
+    return f"saves {amount_words(item)} per {item.per}"
 
 
 def _why(item: Problem) -> str:

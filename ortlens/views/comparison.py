@@ -183,8 +183,8 @@ def _anchors(rows: Sequence[PaneRow]) -> dict[tuple[str, str], int]:
 def _times(timings: Sequence[Timing]) -> dict[str, Any]:
     """Describe the times of calls and of what differs; the rest is folded."""
     order = by_verdict(timings)
-    rest = [row for row in order if row.scope != "call" and row.verdict not in EFFECTS]
-    first = [row for row in order if row.scope == "call" or row.verdict in EFFECTS]
+    rest = [row for row in order if not row.is_whole and row.verdict not in EFFECTS]
+    first = [row for row in order if row.is_whole or row.verdict in EFFECTS]
     if len(rest) <= _FEW_TIMES:
         first, rest = order, []
     unmeasured = sum(row.verdict == "unmeasured" for row in rest)

@@ -68,7 +68,7 @@ def comparison_screen(compared: Compared, *, anchors: Mapping[tuple[str, str], i
 
 def by_verdict(timings: Iterable[Timing]) -> list[Timing]:
     """Sort times: what differs first, then calls, then the longest."""
-    return sorted(timings, key=lambda row: (row.verdict in ("same", "unmeasured"), row.scope != "call", -(row.before_ns or 0)))
+    return sorted(timings, key=lambda row: (row.verdict in ("same", "unmeasured"), not row.is_whole, -(row.before_ns or 0)))
 
 
 def _timing_answer(timings: Sequence[Timing]) -> Answer:
@@ -133,8 +133,9 @@ def verdict_sentence(compared: Compared) -> str:
 
 def row_name(row: Timing) -> str:
     """Name what a row of times is about: `partition p1 (encoder.layers)`, `graph g0`, `a call of forward`."""
-    if row.scope == "call":
-        return f"a call of {visible(row.subject)}" if row.subject != "the call" else "a call"
+    if row.is_whole:
+        of = f" of {visible(row.subject)}" if row.subject != "the call" else ""
+        return f"a call{of}" if row.scope == "call" else f"a run of the compiled code{of}"
     return f"{row.scope} {visible(row.subject)}" + (f" ({visible(row.module)})" if row.module else "")
 
 
@@ -216,7 +217,7 @@ _ORDER = ("slower", "faster", "same", "unmeasured")
 
 
 def _speed(compared: Compared) -> Tile:
-    calls = [row for row in compared.timings if row.scope == "call"] or list(compared.timings)
+    calls = [row for row in compared.timings if row.is_whole] or list(compared.timings)
     if compared.ends_moved or not calls:
         detail = _ENDS_MOVED if compared.ends_moved else "no call of both captures was recorded"
         return Tile(name="speed", title="Speed", state="unknown", word="not compared", detail=detail)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from ortlens.analysis.costs import runs_per_call
 from ortlens.analysis.coverage import current_ids, is_backward_of, place_key
 from ortlens.analysis.index import graph_by_session, grouped, summed
-from ortlens.analysis.ledger import ledger_from_logs, measured_call, totals_of
+from ortlens.analysis.ledger import ledger_from_logs, measured_call, time_base, totals_of
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
 from ortlens.views.wording import PHASE_WORDS
 
@@ -57,12 +57,13 @@ class Flame:
     root: Frame  # the call
     is_measured: bool  # whether a call was measured as a whole; else what lies around sessions and operators is not in it
     has_kernels: bool  # whether kernels were measured, so that operators in ONNX Runtime have a time
+    base: Literal["call", "run"]  # what its times are per, see `ledger.time_base`
 
 
 def flame_of(capture: Capture, *, max_rows: int = 50_000) -> Flame:
     """Make the flame graph of a capture from at most `max_rows` rows per table; `root.ns` is 0 where no call is known."""
     maker = _Maker(capture, max_rows)
-    return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels))
+    return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels), base=time_base(capture))
 
 
 def packed_flame(flame: Flame) -> dict[str, Any]:
@@ -83,6 +84,7 @@ def packed_flame(flame: Flame) -> dict[str, Any]:
         "paths": [frame.path for _, frame in rows if frame.kind == "module"],
         "is_measured": flame.is_measured,
         "has_kernels": flame.has_kernels,
+        "base": flame.base,
     }
 
 

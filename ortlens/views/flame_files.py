@@ -10,10 +10,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ortlens._files import write_asked
+from ortlens.analysis.ledger import time_base
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
 from ortlens.views.flame import COMPILE_PHASES, flame_of
-from ortlens.views.wording import PHASE_WORDS, clipped, function, place, visible
+from ortlens.views.wording import PHASE_WORDS, clipped, function, place, runner_name, visible
 
 if TYPE_CHECKING:
     import os
@@ -106,10 +107,11 @@ def flame_svg(capture: Capture) -> str:
     kinds = {frame.kind for frame, _, _, _, _ in boxes}
     body = "".join(_box(capture, box, root.ns) for box in boxes if box[1] < rows)
     height = rows * _ROW + 26
-    label = escape(f"Flame graph of one call, {time_from_ns(root.ns)}", quote=True)
+    key = _key(kinds, rows, runner_name(capture))
+    label = escape(f"Flame graph of one {time_base(capture)}, {time_from_ns(root.ns)}", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ortlens-flame" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
-        f'font-family="system-ui,sans-serif" font-size="12" fill="currentColor">{_STYLE}{_HATCH}{body}{_key(kinds, rows)}</svg>'
+        f'font-family="system-ui,sans-serif" font-size="12" fill="currentColor">{_STYLE}{_HATCH}{body}{key}</svg>'
     )
 
 
@@ -166,7 +168,7 @@ def frame_title(capture: Capture, frame: Frame, outer: str) -> str:
         return clipped(frame.path.removeprefix(f"{outer}.") if outer else frame.path, 80)
     if frame.kind in _TITLES and frame.ref >= 0:
         return clipped(_TITLES[frame.kind](capture, frame.ref), 80)
-    return {"call": "one call", "session": "the graph", **_WORDS}[frame.kind]
+    return {"call": f"one {time_base(capture)}", "session": "the graph", **_WORDS}[frame.kind]
 
 
 def _target(capture: Capture, row: int) -> str:
@@ -183,10 +185,10 @@ _TITLES: Mapping[FrameKind, Callable[[Capture, int], str]] = {
 }
 
 
-def _key(kinds: set[FrameKind], rows: int) -> str:
+def _key(kinds: set[FrameKind], rows: int, runner: str) -> str:
     at, parts = 2.0, []
     shown = kinds | ({"ort"} if "session" in kinds else set())
-    for kind, words in _WORDS.items():
+    for kind, words in {**_WORDS, "ort": escape(runner)}.items():
         if kind not in shown:
             continue
         fill = "url(#flame-hatch)" if kind == "torch" else _FILLS[kind]
@@ -212,7 +214,7 @@ def speedscope_from_capture(capture: Capture) -> dict[str, Any]:
     shared = _Shared(capture)
     profiles = [
         profile
-        for name, is_compiling in (("one call", False), ("compiling", True))
+        for name, is_compiling in ((f"one {time_base(capture)}", False), ("compiling", True))
         if (profile := _profile(f"{visible(capture.name) or 'capture'}: {name}", root, shared, is_compiling=is_compiling))["samples"]
     ]
     if not profiles:

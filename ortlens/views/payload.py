@@ -25,7 +25,7 @@ from ortlens.analysis.index import grouped
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of, problems_of, records_of
 from ortlens.analysis.roofline import Roof, roofs
-from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns
+from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns, entries_by_graph
 from ortlens.trace.codec import json_float, plain
 from ortlens.trace.schema import TABLES, facts_of, table_from_record
 from ortlens.trace.sources import sources_of
@@ -42,7 +42,7 @@ from ortlens.views.sentences import (
     undecided_sentence,
 )
 from ortlens.views.time_sentences import average_words, busy_sentence, gain_words, generate_ns
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, SAVED, WANTS, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, SAVED, WANTS, runner_name, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,6 +131,7 @@ def _modules(nodes: Sequence[Any]) -> list[list[str | None]]:
 def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
     """Return the screen of a capture, and what panels of the explorer compute with."""
     # Of each finding the place of the action that is its cause, from 1; None where it has one of its own, or none.
+    entries = entries_by_graph(capture)
     causes = {each.index: place for place, item in enumerate(problems_of(capture), start=1) for each in item.consequences}
     return {
         "title": screen.title,
@@ -143,6 +144,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "busy_sentence": busy_sentence(capture),
         "recompiles_sentence": recompiles_sentence(capture),
         "coverage": asdict(coverage_of(capture)),
+        "runner": runner_name(capture),
         "looks": [
             {"sentence": problem_sentence(item), "consequences": consequence_sentences(item), "id": problem_id(item, capture)}
             for item in problems_of(capture)[:MAX_PROBLEMS]
@@ -155,7 +157,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in compile_phases(capture)],
         "fallbacks": [asdict(group) | {"reason": reason_words(group)} for group in fallback_groups(capture)[:_MAX_GROUPS]],
         "fallback_groups": len(fallback_groups(capture)),
-        "graphs": [_graph(row) for row in graph_rows(capture)],
+        "graphs": [_graph(row) | {"entries": entries.get(row.graph.graph_id, 1.0)} for row in graph_rows(capture)],
         "call_order": _call_order(capture),
         "slow_lines": [asdict(line) for line in slow_lines(capture)],
         "recompile_count": sum(recompiles_by_role(capture).values()),
@@ -188,7 +190,7 @@ def _code_of_target(capture: Capture) -> dict[str, Any] | None:
 def _call(capture: Capture) -> dict[str, Any]:
     call, several = call_time(capture), len(call_times(capture)) > 1
     of = f" of {visible(call.function or 'the function compiled first')}" if several else ""
-    return {name: value for name, value in asdict(call).items() if name != "graph_ids"} | {
+    return {name: value for name, value in asdict(call).items() if name not in {"graph_ids", "entries"}} | {
         "total_ns": call.total_ns,
         "of": of,
         "average": average_words(call),

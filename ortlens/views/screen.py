@@ -9,6 +9,7 @@ from ortlens.analysis.answers.overview import break_occurrences
 from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
 from ortlens.analysis.costs import fallback_groups, slow_lines
 from ortlens.analysis.coverage import coverage_of, own_recompiles
+from ortlens.analysis.ledger import time_base
 from ortlens.analysis.memory import call_memory
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.advice import advised, hint_for
@@ -131,12 +132,12 @@ def _of_program(capture: Capture) -> Iterator[Answer]:
         yield from [_breaks(capture)] if capture.breaks else []
         return
     yield Answer(name="partitions", label="Partitions", said=(partitions_sentence(capture),))
-    yield _fallbacks(fallback_groups(capture))
+    yield _fallbacks(fallback_groups(capture), time_base(capture))
     yield _breaks(capture)
     yield _recompiles(capture)
     calls = per_call_sentences(capture)
     left = [f"and {counted(len(calls) - _MAX_CALLS, 'more function')}: see table sessions"] if len(calls) > _MAX_CALLS else []
-    yield Answer(name="call", label="Time per call", said=(*calls[:_MAX_CALLS], *left))
+    yield Answer(name="call", label=f"Time per {time_base(capture)}", said=(*calls[:_MAX_CALLS], *left))
     slow = tuple(Item(head=_slow_line(item)) for item in slow_lines(capture) if not item.is_torch)  # PyTorch's time stands above
     yield Answer(name="slowest", label="Slowest in ORT", items=slow)
     if spent := compile_total_ns(capture):
@@ -148,16 +149,16 @@ def _of_program(capture: Capture) -> Iterator[Answer]:
         yield Answer(name="memory", label="Memory of a call", said=(memory_words(memory),))
 
 
-def _fallbacks(groups: tuple[FallbackGroup, ...]) -> Answer:
-    items = tuple(_fallback(group) for group in groups[:_MOST])
+def _fallbacks(groups: tuple[FallbackGroup, ...], per: str) -> Answer:
+    items = tuple(_fallback(group, per) for group in groups[:_MOST])
     more = groups[_MOST:]
     nodes = counted(sum(group.node_count for group in more), "node")
     said = (f"and {counted(len(more), 'more operator')} ({nodes}): see table fallbacks",) if more else ()
     return Answer(name="fallbacks", label="Stays in PyTorch", items=(*items, *(Item(head=text) for text in said)), in_table=True)
 
 
-def _fallback(group: FallbackGroup) -> Item:
-    cost = "" if group.call_ns is None else f"{time_from_ns(group.call_ns)} per call"
+def _fallback(group: FallbackGroup, per: str) -> Item:
+    cost = "" if group.call_ns is None else f"{time_from_ns(group.call_ns)} per {per}"
     facts = (clipped(group.target, 40), counted(group.node_count, "node"), cost, place(group.file, group.line, group.module))
     return Item(head="  ".join(filter(None, facts)), notes=(clipped(reason_words(group), _MAX_REASON),))
 

@@ -296,9 +296,7 @@ def problem_sentence(item: Problem) -> str:
     if item.is_saving:
         price = price_of_change(item.gain_ns or 0, is_busy=item.is_busy)
     else:
-        is_left = item.kind == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
-        splitting = 0 if item.advice is not None and "cost" in item.advice.params else item.splitting_ns  # which names it
-        price = price_text(item.gain_ns, item.own_code_ns, splitting, is_busy=item.is_busy, is_left=is_left)
+        price = _price(item)
         if item.kind == "break" and item.gain_ns:  # of which the change that removes it may take some itself
             price = f"the break costs {price}"
     cost = f" ({price})" if price else ""
@@ -321,6 +319,12 @@ def problem_sentence(item: Problem) -> str:
     return f"{at}{todo or f'avoid the recompile: keep what `{guard(item.title)}` checks the same'}{spent}"
 
 
+def _price(item: Problem) -> str:
+    takes = "takes " if item.kind == "fallback" else ""  # which is no gain: it would take something elsewhere, too
+    splitting = 0 if item.advice is not None and "cost" in item.advice.params else item.splitting_ns  # which names it
+    return price_text(item.gain_ns, item.own_code_ns, splitting, form=f"{takes}{{}} per {item.per}", is_busy=item.is_busy)
+
+
 def consequence_sentences(item: Problem) -> list[str]:
     """Say what else has the cause of a problem."""
     return [_consequence(each) for each in item.consequences]
@@ -330,7 +334,7 @@ def _consequence(item: Problem) -> str:
     if item.kind == "slower":  # that the same is faster in PyTorch was measured
         return f"or {visible(item.first_step[:1].lower() + item.first_step[1:])}{saving_words(item)}; {visible(item.title)}"
     if item.kind == "fallback":
-        price = price_text(item.gain_ns, item.own_code_ns, item.splitting_ns, is_busy=item.is_busy, is_left=True)
+        price = _price(item)
         return f"also: {visible(item.title)} stays in PyTorch{f' ({price})' if price else ''}"
     return f"also: {finding_sentence(item)}"
 

@@ -132,7 +132,7 @@ def _speed(capture: Capture, call: Call) -> Tile:
     is_uncertain = is_crowded(capture) and pace.interval is None
     if is_uncertain:
         details.append("threads waited for cores that other processes had; try OMP_NUM_THREADS=1")
-    elif pace.verdict == "unclear":
+    elif pace.verdict == "unclear" or pace.is_rough:
         details.append(f"{passes_words(pace)}; measure again")
     elif is_busy(capture):
         details.append("machine was busy")
@@ -161,8 +161,9 @@ def _uncounted(calls: UncountedCalls, call: Call) -> Tile:
 
 
 def passes_words(pace: Pace) -> str:
-    """Say how far the passes are apart that a verdict needs to agree."""
-    return f"the turns disagree: {' to '.join(f'{ratio:.2f}' for ratio in pace.passes)} times as long"
+    """Say how far the passes are apart that do not agree about a verdict, or about how much."""
+    what = "by how much is uncertain" if pace.is_rough else "the turns disagree"
+    return f"{what}: {' to '.join(f'{ratio:.2f}' for ratio in pace.passes)} times as long"
 
 
 def dropped_words(capture: Capture) -> str:
@@ -176,6 +177,8 @@ def pace_words(pace: Pace) -> str:
     ratio = pace.ratio or 1.0
     if pace.verdict == "same":
         return "about as fast as"
+    if pace.is_rough:
+        return f"{pace.verdict} than"
     return f"{times(1 / ratio)} as fast as" if pace.verdict == "faster" else f"{times(ratio)} as long as"
 
 

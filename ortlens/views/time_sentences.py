@@ -57,7 +57,8 @@ def against_sentence(capture: Capture) -> str:
     pace, words = call_pace(capture), against_words(capture)
     if pace is None or is_crowded(capture) or pace.verdict == "unclear":
         return words
-    return "; ".join(filter(None, (f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns", dropped_words(capture))))
+    rough = passes_words(pace) if pace.is_rough else ""
+    return "; ".join(filter(None, (f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns", rough, dropped_words(capture))))
 
 
 def busy_sentence(capture: Capture) -> str:
@@ -114,10 +115,10 @@ def _call_sentence(call: CallTime, capture: Capture) -> str:
 
 def average_words(call: CallTime) -> str:
     """Say over what a time per call is taken: `median of 20 calls`. Of nodes that PyTorch runs only sums are recorded."""
+    what = ("call", "calls") if call.is_call else ("run of compiled code", "runs of compiled code")
     if call.calls == 1:
-        return "measured in one call"
-    of = "median of" if call.versions == 1 else f"mean of {call.versions} versions in"
-    return f"{of} {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
+        return f"measured in one {what[0]}"
+    return f"median of {counted(call.calls, *what)}" + ("; PyTorch operators: mean" if call.eager_ns else "")
 
 
 def generation_sentences(capture: Capture) -> list[str]:
@@ -203,13 +204,13 @@ def saving_words(finding: Problem) -> str:
     if not finding.gain_ns:
         return f"; saves {NO_MORE}" if finding.at_most else ""
     said = f"{'saves' if finding.measured else 'would save'} {amount_words(finding)}"
-    return f"; {said} per call, {_how(is_measured=finding.measured, is_busy=finding.is_busy)}"
+    return f"; {said} per {finding.per}, {_how(is_measured=finding.measured, is_busy=finding.is_busy)}"
 
 
-def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool, is_left: bool = False) -> str:
+def price_text(price: int | None, own: int, splitting: int = 0, *, form: str = "{} per call", is_busy: bool) -> str:
     """Say what something between graphs costs, or an operator in PyTorch takes; empty where nothing was measured.
 
-    Times are ns per call: `own` of the program's own code there, which stays, `splitting` to enter ONNX Runtime again.
+    Times are ns, written as in `form`: `own` of the program's own code there, which stays, `splitting` to enter ONNX Runtime again.
     """
     if price is None:
         return ""
@@ -219,8 +220,7 @@ def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool
         return f"nothing for the break itself; {time_from_ns(own)} of PyTorch and Python between the graphs, {how}{entering}"
     if not price:
         return f"no time {_how(is_measured=True, is_busy=is_busy)}{entering}"
-    taken = f"{'takes ' if is_left else ''}{time_from_ns(price)} per call"
-    return f"{taken}{besides(price, own)}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
+    return f"{form.format(time_from_ns(price))}{besides(price, own)}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
 
 
 def price_of_change(saved: int, *, is_busy: bool) -> str:

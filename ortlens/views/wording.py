@@ -7,13 +7,14 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.identity import RESUMED
 from ortlens.analysis.problems.guards import condition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.trace.records import LedgerPartName, ReasonCode
+    from ortlens.trace.records import Capture, LedgerPartName, ReasonCode
 
 
 REASON_WORDS: Mapping[ReasonCode, str] = {
@@ -52,6 +53,12 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
     "wait": "waiting for the device",
 }
 """What each part of the ledger is, in the order of display."""
+
+
+def runner_name(capture: Capture) -> str:
+    """Name what runs compiled code: ONNX Runtime, or the other backend that compiled it."""
+    return visible(capture.backend) if coverage_of(capture).verdict == "foreign" else "ONNX Runtime"
+
 
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 _ASCII = str.maketrans({"█": "#", "░": ".", "…": "~", "µ": "u", "✓": "+", "✗": "x", "▲": "!", "○": "-", "·": "-", "→": ">"})

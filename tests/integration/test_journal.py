@@ -120,6 +120,39 @@ def test_a_journal_that_finds_no_room_is_refused_and_leaves_the_earlier_one(tmp_
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("ask", ["measure", "verify", "profile"])
+def test_what_raises_leaves_no_trace_until_its_graph_runs(ask: str, path: Path) -> None:
+    def function(x: torch.Tensor, *, twice: bool = False) -> torch.Tensor:
+        y = x.exp() + x.size(0)
+        if twice:
+            torch._dynamo.graph_break()
+        return y.view(4, -1) if twice else y.relu()
+
+    lens = ortlens.Lens(journal=path)
+    fast = torch.compile(function, backend=lens)
+    fast(X)
+    lens.measure(X)
+    before = replace(lens.captured(), created="", attachments={})
+    with pytest.raises(Exception, match=r"view|invalid"):
+        getattr(lens, ask)(X[:, :3], twice=True)
+    assert replace(lens.captured(), created="", attachments={}) == before
+    lens._recorder.journal.flush()  # type: ignore[union-attr]  # it has one
+    read = ortlens.load(path).captured()
+    assert {name: getattr(read, name) for name in TABLES if name not in ("findings", "ledger")} == {
+        name: getattr(before, name)
+        for name in TABLES
+        if name not in ("findings", "ledger")  # not closed, and shares are rounded
+    }
+    with pytest.raises(Exception, match=r"view|invalid"):
+        fast(X[:, :3], twice=True)
+    again = lens.captured()
+    assert len(again.graphs) > len(before.graphs)
+    assert {row.graph_id for row in again.runs} <= {row.graph_id for row in again.graphs}
+    lens._recorder.journal.flush()  # type: ignore[union-attr]  # as above
+    assert ortlens.load(path).captured().graphs == again.graphs
+
+
 def test_a_process_that_ends_at_once_loses_nothing_that_was_written(tmp_path: Path) -> None:
     """Without exit functions, as when it is killed; a fork, because imports of torch take seconds."""
     path, counted = tmp_path / "run.journal", mmap.mmap(-1, 8)

@@ -15,7 +15,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens, OrtBackend, UsageError
-from ortlens.analysis.timing import call_times
+from ortlens.analysis.ledger import time_base
+from ortlens.analysis.timing import call_time, call_times
 from ortlens.backend.api import ortlens_backend
 from ortlens.lens.observing import listener
 from ortlens.lens.process import ProcessBackends
@@ -170,6 +171,35 @@ def test_a_failure_inside_the_listener_becomes_a_finding_and_one_warning(monkeyp
         warnings.simplefilter("error")
         torch.testing.assert_close(torch.compile(torch.sin, backend=(lens := Lens("eager")))(X), X.sin())
     assert len(lens.findings) >= 1
+
+
+def stage(x: torch.Tensor) -> torch.Tensor:
+    return (x.exp() + 1)[:, 1:]
+
+
+def stages(x: torch.Tensor) -> torch.Tensor:
+    """PyTorch gives up on the loop, and compiles each stage by itself: versions of one code."""
+    for number in range(3):
+        if number == 0 and x.abs().mean() > 5:
+            x = x * 0.5
+        x = stage(x)
+    return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("calls", [1, 4])
+def test_a_call_is_a_call_of_what_is_explained_and_else_a_run(calls: int) -> None:
+    lens = ortlens.explain(stages, calls=calls)(x := torch.ones(2, 8))
+    call = call_time(lens.captured())
+    assert (call.calls, call.is_call, sum(call.entries.values()), lens.sessions.calls.sum()) == (calls, True, 3, 3 * calls)
+    with ortlens.capture() as lens:
+        fast = torch.compile(stages, backend="ortlens")
+        for _ in range(4):
+            fast(x)
+    assert "median of 12 runs of compiled code" in " ".join(lens.summary().split())
+    lens.measure(x)
+    assert time_base(lens.captured()) == "call"
+    assert call_time(lens.captured()).calls == round(lens.sessions.calls.sum() / 3)
 
 
 def test_each_compiled_function_of_a_lens_has_its_own_time_per_call() -> None:

@@ -1,6 +1,7 @@
 """Options that truly help are found, others are not recommended, and what was not measured is listed as such."""
 
 from collections.abc import Callable
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 import ortlens
 from ortlens import cli
+from ortlens.cli import studies
 from ortlens.errors import UsageError
 from ortlens.studies import engine
 from ortlens.studies import tune as tune_module
@@ -52,6 +54,23 @@ def test_images_are_tried_with_their_channels_last(monkeypatch: pytest.MonkeyPat
     assert not calls.chosen.any()
     assert options == ortlens.OrtBackendOptions()
     assert list(of_rows[of_rows.option == "call"].value) == ["ortlens.freeze"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"same": True}, "Nothing was faster outside the noise; keep the defaults."),
+        ({"faster": True}, "Call it. It takes 0.38 times as long. No option was faster outside the noise; keep the defaults."),
+        ({"faster": False}, "Nothing with eager's results was faster outside the noise; keep the defaults."),
+        ({"unmeasured": None}, "Nothing was measured; keep the defaults."),
+    ],
+)
+def test_the_conclusion_follows_from_the_table(rows: dict[Any, bool | None], said: str) -> None:
+    trials = [
+        tune_module.Trial(way="w", option="call", value="v", verdict=verdict, verified=verified, ratio=0.38, note="Call it.")
+        for verdict, verified in rows.items()
+    ]
+    assert studies._advice(ortlens.OrtBackendOptions(), trials) == said
 
 
 def test_what_does_not_hold_in_the_end_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 // What was measured about nodes: time from kernels and from PyTorch's own operators, errors from the comparison.
+import { entriesOf } from "../lines.js";
 
 /**
  * @typedef {object} Measured
@@ -53,7 +54,7 @@ function finder(tree) {
   const byGraph = new Map(tree.ops.graphs.map((graph) => [graph.id, new Map(graph.nodes.map((row) => [tree.ops.name[row], row]))]));
   const { data } = tree.ops;
   const graphOf = new Map(Array.from(data.table("partitions").column("partition_id"), (id, row) => [id, data.table("partitions").get(row, "graph_id")]));
-  return { inGraph: (graph, name) => byGraph.get(graph)?.get(name), inPartition: (partition, name) => byGraph.get(graphOf.get(partition))?.get(name) };
+  return { graphOf, inGraph: (graph, name) => byGraph.get(graph)?.get(name), inPartition: (partition, name) => byGraph.get(graphOf.get(partition))?.get(name) };
 }
 
 function rowTimes(tree) {
@@ -61,29 +62,33 @@ function rowTimes(tree) {
   const find = finder(tree);
   const rows = [];
   const add = (row, ns) => row !== undefined && ns > 0 && (rows[row] = (rows[row] ?? 0) + ns);
-  const fallbacks = data.table("fallbacks");
+  const [fallbacks, entries] = [data.table("fallbacks"), entriesOf(data)];
+  const often = (graph) => entries.get(graph) ?? 1;
   for (let at = 0; at < fallbacks.rows; at++) {
     const calls = fallbacks.get(at, "calls");
-    if (calls) add(find.inGraph(fallbacks.get(at, "graph_id"), fallbacks.get(at, "node")), fallbacks.get(at, "total_ns") / calls);
+    if (calls) add(find.inGraph(fallbacks.get(at, "graph_id"), fallbacks.get(at, "node")), fallbacks.get(at, "total_ns") / calls * often(fallbacks.get(at, "graph_id")));
   }
   const sessions = data.table("sessions");
   const partitionOf = new Map(Array.from(sessions.column("session_id"), (id, row) => [id, sessions.get(row, "partition_id")]));
   const kernels = data.table("kernels");
-  for (let at = 0; at < kernels.rows; at++) add(find.inPartition(partitionOf.get(kernels.get(at, "session_id")), kernels.get(at, "node")), kernels.get(at, "mean_ns"));
-  const partitions = kernels.rows ? new Map() : sessionTimes(sessions);
+  for (let at = 0; at < kernels.rows; at++) {
+    const partition = partitionOf.get(kernels.get(at, "session_id"));
+    add(find.inPartition(partition, kernels.get(at, "node")), kernels.get(at, "mean_ns") * often(find.graphOf.get(partition)));
+  }
+  const partitions = kernels.rows ? new Map() : sessionTimes(sessions, (partition) => often(find.graphOf.get(partition)));
   const from = kernels.rows ? "kernels" : rows.length || partitions.size ? "sessions" : "none";
   return { rows, partitions, from };
 }
 
-/** Time per call of each partition, over all of its sessions. */
-function sessionTimes(sessions) {
+/** Time per call of each partition, over all of its sessions; `often` is how often a call runs it. */
+function sessionTimes(sessions, often) {
   const sums = new Map();
   for (let row = 0; row < sessions.rows; row++) {
     const calls = sessions.get(row, "calls");
     const own = sums.get(sessions.get(row, "partition_id")) ?? { ns: 0, calls: 0 };
     sums.set(sessions.get(row, "partition_id"), { ns: own.ns + (sessions.get(row, "total_ns") ?? 0), calls: own.calls + (calls ?? 0) });
   }
-  return new Map([...sums].filter(([, { calls }]) => calls > 0).map(([id, { ns, calls }]) => [id, ns / calls]));
+  return new Map([...sums].filter(([, { calls }]) => calls > 0).map(([id, { ns, calls }]) => [id, (ns / calls) * often(id)]));
 }
 
 /** Where partitions begin and end in the order of the boxes: one is counted in a group that holds all of it. */

@@ -232,5 +232,5 @@ def _times(result: Compared, allowed: float | None) -> VerdictRow:
 
 def _named(row: Timing) -> str:
     module = f" ({row.module})" if row.module else ""
-    name = f"a call of {row.subject}" if row.scope == "call" else f"{row.scope} {row.subject}{module}"
+    name = f"a {row.scope} of {row.subject}" if row.is_whole else f"{row.scope} {row.subject}{module}"
     return f"{name} {row.ratio or 1.0:.2f}x"

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Run
 
 
-Scope: TypeAlias = Literal["call", "graph", "partition"]
-
-_MANY_ENTRIES = 1.5  # a graph that is entered more often per call does not show where a call begins
+Scope: TypeAlias = Literal["call", "run", "graph", "partition"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +31,8 @@ class Timing:
     """What a unit takes in two captures, and whether that differs outside the noise."""
 
     scope: Scope = column(
-        "`call` from the first session of a call to the end of the last; `graph` the same within one graph, or a whole graph under another "
-        "backend; `partition` one run of a session."
+        "`call` from the first session of a call to the end of the last; `run` the same of the compiled code, where nobody counted calls; "
+        "`graph` the same within one graph, or a whole graph under another backend; `partition` one run of a session."
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
     module: str | None = optional("Module path that the operators of the partition share.")
@@ -53,6 +51,11 @@ class Timing:
     after_calls: int = column("Likewise in the second.", default=0)
     before_id: str | None = optional("Session or graph in the first capture.")
     after_id: str | None = optional("Likewise in the second.")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about all that was compiled for a function."""
+        return self.scope in {"call", "run"}
 
 
 def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls: bool) -> tuple[Timing, ...]:
@@ -120,32 +123,40 @@ class _TimedRuns:
     def around(self, key: str) -> list[int]:
         return [run.bind_ns + run.output_ns for run in self.by_key[key]]
 
-    def spans(self, graph_ids: Iterable[str]) -> tuple[int, list[int]]:
-        """Count the units that a pass through these graphs runs, and time each pass from its first start to its last end."""
+    def spans(self, graph_ids: Iterable[str], entries: Mapping[str, float]) -> tuple[int, list[int]]:
+        """Count the units that a pass through these graphs runs, and time each pass from its first start to its last end.
+
+        A pass enters graphs as often as `entries` has it; once where it does not.
+        """
         wanted = set(graph_ids)
         keys = [key for key in self.by_key if self.graph_of.get(key) in wanted]
         runs = sorted(((run, key) for key in keys for run in self.by_key[key]), key=lambda item: item[0].start_ns)
         by_thread = grouped((item[0].thread, item) for item in runs)
-        passes = [single for own in by_thread.values() for single in _passes(own)]
+        passes = [single for own in by_thread.values() for single in _passes(own, entries, self.graph_of)]
         if not passes:
             return 0, []
         usual, _ = Counter(tuple(key for _, key in single) for single in passes).most_common(1)[0]
         kept = [single for single in passes if tuple(key for _, key in single) == usual]
-        return len(usual), [max(run.start_ns + run.total_ns for run, _ in single) - single[0][0].start_ns for single in kept]
+        return len(usual), list(map(_span, kept))
 
 
-def _passes(runs: Sequence[tuple[Run, str]]) -> Iterator[list[tuple[Run, str]]]:
-    """Cut the runs of a thread where the unit that ran first, in its later half, runs again: the first calls may have been other graphs."""
+_SinglePass: TypeAlias = "Sequence[tuple[Run, str]]"
+
+
+def _span(single: _SinglePass) -> int:
+    return max(run.start_ns + run.total_ns for run, _ in single) - single[0][0].start_ns
+
+
+def _passes(runs: _SinglePass, entries: Mapping[str, float], graph_of: Mapping[str, str]) -> list[_SinglePass]:
+    """Cut the runs of a thread where the unit that ran first, in its later half, runs again: the first calls may have been other graphs.
+
+    Of a unit that runs several times per pass, that cut is the right one with which passes are shortest: between them is the most time.
+    """
     first = runs[0][1] if runs[0][1] in {key for _, key in runs[len(runs) // 2 :]} else runs[len(runs) // 2][1]
-    single: list[tuple[Run, str]] = []
-    for item in runs:
-        if item[1] == first and single:
-            yield single
-            single = []
-        if single or item[1] == first:
-            single.append(item)
-    if single:
-        yield single
+    starts = [at for at, (_, key) in enumerate(runs) if key == first]
+    often = max(round(entries.get(graph_of.get(first, ""), 1.0)), 1)
+    cuts = [[runs[at:end] for at, end in pairwise([*starts[shift::often], len(runs)])] for shift in range(min(often, len(starts)))]
+    return min(cuts, key=lambda passes: median(map(_span, passes)))
 
 
 def _machine(left: _TimedRuns, right: _TimedRuns, sessions: Mapping[str, str]) -> Machine | None:
@@ -157,15 +168,14 @@ def _machine(left: _TimedRuns, right: _TimedRuns, sessions: Mapping[str, str]) -
 
 
 def _calls(before: Capture, after: Capture, left: _TimedRuns, right: _TimedRuns, machine: Machine | None) -> Iterator[Timing]:
-    entries = {graph.graph_id: graph.entries_per_call or 1.0 for capture in (before, after) for graph in capture.graphs}
     others = {time.function: time for time in call_times(after)}
     ours, theirs = call_times(before), call_times(after)
     for time in ours:
         other = others.get(time.function) or (theirs[0] if len(ours) == len(theirs) == 1 else None)
-        if other is None or any(entries[graph] > _MANY_ENTRIES for graph in (*time.graph_ids[:1], *other.graph_ids[:1])):
+        if other is None or time.is_call != other.is_call:
             continue
-        times = [left.spans(time.graph_ids)[1], right.spans(other.graph_ids)[1]]
-        yield _timing("call", time.function or "the call", times, machine)
+        times = [left.spans(time.graph_ids, time.entries)[1], right.spans(other.graph_ids, other.entries)[1]]
+        yield _timing("call" if time.is_call else "run", time.function or "the call", times, machine)
 
 
 def _graphs(left: _TimedRuns, right: _TimedRuns, pairing: Pairing, machine: Machine | None, remade: AbstractSet[str]) -> Iterator[Timing]:
@@ -173,7 +183,7 @@ def _graphs(left: _TimedRuns, right: _TimedRuns, pairing: Pairing, machine: Mach
     if len(pairing.graphs) < 2:  # noqa: PLR2004 - the call says it
         return
     for first, second in pairing.graphs.items():
-        (count, ours), (_, theirs) = left.spans([first]), right.spans([second])
+        (count, ours), (_, theirs) = left.spans([first], {}), right.spans([second], {})
         if (count > 1 or first in left.by_key) and first not in remade:
             yield _timing("graph", first, [ours, theirs], machine, before_id=first, after_id=second)
 

@@ -222,7 +222,7 @@ def _unit(timings: Iterable[Timing], rows: list[AlignedOperator]) -> Timing | No
         for timing in decided:
             if timing.scope == scope and subjects == {timing.subject}:
                 return timing
-    calls = [timing for timing in decided if timing.scope == "call"]
+    calls = [timing for timing in decided if timing.is_whole]
     return calls[0] if len(calls) == 1 else None
 
 

@@ -14,7 +14,7 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.guards import user_name
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.problems.slower import cause_of, slower_than_torch
-from ortlens.analysis.speed import WORTH_A_WARNING, call_pace, loss_of_call
+from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, call_pace, loss_of_call
 from ortlens.analysis.timing import price_of
 from ortlens.units import time_from_ns, times
 
@@ -74,7 +74,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
         what_to_do, gain = remedy(cause.remedy), min(gain, slow.part_ns)  # of which some may remain
     elif is_in_vain:
         what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
-    elif part == "guards" and graph is not None and is_to_freeze(capture):
+    elif part == "guards" and graph is not None and capture.figures.freeze_call and is_costly_to_enter(capture):
         what_to_do, gain = _freeze(capture), _saved_by_freezing(capture, totals, graph)
     yield slower_call.problem(
         node,
@@ -87,7 +87,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: "
         + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items())
-        + (f"; `ortlens.freeze` does not take it: {refused}" if part == "guards" and (refused := capture.figures.freeze_refused) else ""),
+        + (_why_not_frozen(capture) if part == "guards" else ""),
         **what_to_do,
         gain_ns=gain,
         measured=is_in_vain,
@@ -188,9 +188,9 @@ def costly_guards(capture: Capture) -> Iterator[Problem]:
 @rule(
     name="costly_entry",
     looks_for="Calls of a model without gradients that spend much of their time entering compiled code.",
-    fires="When that is at least a quarter of a measured call and 20 µs, and the function is one graph, for which `ortlens.freeze` was "
-    "tried and works; or a fifth of a generation of tokens without graph breaks. As "
-    "information, unless `slower_call` or `heavy_guards` reports it.",
+    fires="When that is at least a tenth of a measured call, and the function is one graph: `ortlens.freeze` was tried and works, or the "
+    "evidence says why not; or a fifth of a generation of tokens without graph breaks. As information, unless `slower_call` or "
+    "`heavy_guards` reports it.",
     hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
 )
 def costly_entry(capture: Capture) -> Iterator[Problem]:
@@ -198,7 +198,9 @@ def costly_entry(capture: Capture) -> Iterator[Problem]:
     totals = measured_call(capture)
     if totals is not None and capture.steps:
         yield from _costly_steps(capture, totals)
-    if totals is None or not is_to_freeze(capture):
+        return
+    figures = capture.figures
+    if totals is None or not is_costly_to_enter(capture) or not (figures.freeze_call or _why_not_frozen(capture)):
         return
     slow, entering = _slow_call(capture), totals.ns["guards"]
     if _is_explained_by_guards(capture):
@@ -211,9 +213,10 @@ def costly_entry(capture: Capture) -> Iterator[Problem]:
         subject=graph.graph_id,
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
-        evidence="the time of a call, by part; a frozen callable does not check weights either, and checks its arguments instead",
+        evidence="the time of a call, by part; a frozen callable does not check weights either, and checks its arguments instead"
+        + _why_not_frozen(capture),
         **_freeze(capture),
-        gain_ns=_saved_by_freezing(capture, totals, graph),
+        gain_ns=_saved_by_freezing(capture, totals, graph) if figures.freeze_call or figures.freeze_untried == "tracing" else None,
     )
 
 
@@ -259,15 +262,23 @@ UNGUARDED_STEPS: Mapping[str, Any] = remedy(
 
 
 def _freeze(capture: Capture) -> dict[str, Any]:
-    return remedy(
-        f"For deployment, `{capture.figures.freeze_call}` runs the same sessions without Dynamo; weights are constants from then on.",
-        "Otherwise compile a larger part of the program at once, so that it is entered less often.",
-    )
+    larger = "ompile a larger part of the program at once, so that it is entered less often."
+    if capture.figures.freeze_refused:
+        return remedy(f"C{larger}")
+    call = capture.figures.freeze_call or "ortlens.freeze"
+    runs = "runs the same sessions without Dynamo; weights are constants from then on."
+    return remedy(f"For deployment, {'' if capture.figures.freeze_call else 'try whether '}`{call}` {runs}", f"Otherwise c{larger}")
 
 
-def is_to_freeze(capture: Capture) -> bool:
-    """Tell whether freezing was tried and works for a function, and would save much of its call."""
-    return capture.figures.freeze_call is not None and is_costly_to_enter(capture)
+_UNTRIED = {"tracing": "tracing it took more than 2 s", "calls": "the number of calls was given"}
+
+
+def _why_not_frozen(capture: Capture) -> str:
+    """Say, behind a semicolon, why freezing is no option, or was not tried; empty where it works, or nobody asked."""
+    if refused := capture.figures.freeze_refused:
+        return f"; `ortlens.freeze` does not take it: {refused}"
+    untried = _UNTRIED.get(capture.figures.freeze_untried or "")
+    return f"; `ortlens.freeze` was not tried, since {untried}" if untried and not capture.figures.freeze_call else ""
 
 
 def is_costly_to_enter(capture: Capture) -> bool:
@@ -279,9 +290,8 @@ def is_costly_to_enter(capture: Capture) -> bool:
     changing = {session.partition_id for session in capture.sessions if session.cause == "weights"}
     if not parts or changing.intersection(part.partition_id for part in parts):
         return False
-    entering = totals.ns.get("guards", 0)
     phases = [graph.phase for graph in compiled_graphs(capture) if graph.graph_id == totals.graph_ids[0]]
-    return phases == ["inference"] and entering >= max(_LOSS_NS, _ENTRY_SHARE * totals.total_ns)
+    return phases == ["inference"] and totals.share.get("guards", 0.0) >= MUCH
 
 
 def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common, profiled_sessions
+from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common, profiled_sessions, runs_per_call
 from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.identity import nodes_of
-from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, sessions_by_id
+from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph
+from ortlens.analysis.ledger import time_base
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.catalogue import refusal_words, remedy
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
-from ortlens.analysis.timing import calls_by_graph
 from ortlens.trace.records import Finding
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
@@ -64,7 +64,8 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Problem]:
             subject=session.session_id,
             title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_from_ns(spent)} while profiled; "
-            f"shares of the profiled run{why}" + (f"; copies next to them take {time_from_ns(copies)} per call" if copies else ""),
+            f"shares of the profiled run{why}"
+            + (f"; copies next to them take {time_from_ns(copies)} per {time_base(capture)}" if copies else ""),
             mitigation=_INSTEAD.get(worst.refusal or "", _ELSEWHERE).format(
                 op=worst.op_type, provider=wanted, types=", ".join(worst.refused)
             ),
@@ -158,8 +159,7 @@ _COPIES_REMEDY = remedy("Remove the copies between devices first; see `provider_
 )
 def slow_kernel(capture: Capture) -> Iterator[Problem]:
     """Report kernels far from their roofline."""
-    graph_of, calls = graph_by_session(capture), calls_by_graph(capture)
-    sessions = sessions_by_id(capture)
+    often = runs_per_call(capture)
     judged = {
         (kernel.session_id, kernel.kernel)
         for kernel in capture.kernels
@@ -168,12 +168,11 @@ def slow_kernel(capture: Capture) -> Iterator[Problem]:
     for roof in roofs(capture):
         enough = _ACHIEVED if roof.flops else _ACHIEVED_BYTES
         if (roof.session_id, roof.kernel) in judged and roof.reached < enough:
-            graph_id = graph_of[roof.session_id]
-            yield _slow(roof, sessions[roof.session_id].calls / calls[graph_id] if graph_id in calls else 1.0)
+            yield _slow(roof, often[roof.session_id])
 
 
-def _slow(roof: Roof, runs_per_call: float) -> Problem:
-    gain = round(max(roof.mean_ns - roof.limit_ns / _REACHABLE, 0) * runs_per_call)
+def _slow(roof: Roof, often: float) -> Problem:
+    gain = round(max(roof.mean_ns - roof.limit_ns / _REACHABLE, 0) * often)
     if roof.bound == "compute":
         peak = f"{roof.flops or 0:,} floating-point operations, peak {(roof.peak_flops_per_s or 0) / 1e9:.3g} GFLOP/s"
     else:
@@ -231,7 +230,7 @@ def float64_nodes(capture: Capture) -> Iterator[Problem]:
             first,
             subject=graph.graph_id,
             title=f"{share:.0%} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}"
-            + (f"; their kernels take {time_from_ns(spent)} per call" if spent else ""),
+            + (f"; their kernels take {time_from_ns(spent)} per {time_base(capture)}" if spent else ""),
             evidence=f"{most_common([node.target for node in wide])}; first at {first.node}"
             + ("; the gain is estimated as if float32 took half as long and needed no Cast" if spent else ""),
             mitigation=_EXPORT_WIDE

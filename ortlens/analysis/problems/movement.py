@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.costs import entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
 from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.index import graph_by_partition, nodes_by_graph, nodes_by_partition, sessions_by_partition
+from ortlens.analysis.ledger import time_base
 from ortlens.analysis.memory import call_memory
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
@@ -50,7 +51,7 @@ def copying_kernels(capture: Capture) -> Iterator[Problem]:
             worst,
             subject=session.session_id,
             title=f"{counted(len(copying), 'kernel')} of {session.session_id} that only copy ({kinds}) take {time_from_ns(ns)} "
-            f"per call, {part / whole:.0%} of its kernel time",
+            f"per {time_base(capture)}, {part / whole:.0%} of its kernel time",
             evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
             **(_NARROW_REMEDY if worst.op_type == "Cast" and is_narrow else _COPYING_REMEDIES[worst.op_type]),
             gain_ns=round(ns),
@@ -144,7 +145,7 @@ def with_cost_of_copies(findings: Sequence[Problem], capture: Capture) -> list[P
         timed = [times[row.session_id] for row in sessions.get(partition_id, []) if row.session_id in times]
         ns = round((timed[-1].crossing_ns - timed[-1].output_ns) * entries.get(graph_id, 0.0)) if timed else 0
         is_worth = ns >= _INPUT_NS and ns >= _INPUT_SHARE * wholes.get(graph_id, 0)
-        made.append(_with_cost(finding, ns, copying[partition_id]) if _is_open(finding) and is_worth else finding)
+        made.append(_with_cost(finding, ns, copying[partition_id], time_base(capture)) if _is_open(finding) and is_worth else finding)
     return made
 
 
@@ -156,12 +157,12 @@ def _partition_of(finding: Problem) -> str:
     return (finding.subject or "").partition(":")[0]
 
 
-def _with_cost(finding: Problem, ns: int, inputs: int) -> Problem:
+def _with_cost(finding: Problem, ns: int, inputs: int, per: str) -> Problem:
     shared = f", {counted(inputs, 'such input')} together" if inputs > 1 else ""
     return replace(
         finding,
         severity="warning",
-        title=f"{finding.title}; binding takes {time_from_ns(ns)} per call{shared}",
+        title=f"{finding.title}; binding takes {time_from_ns(ns)} per {per}{shared}",
         evidence=f"{finding.evidence}; the gain is estimated as all the time of binding",
         gain_ns=ns // inputs,
     )

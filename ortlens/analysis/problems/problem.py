@@ -38,6 +38,7 @@ class Problem(Finding):
     count: int = 1  # nodes, graph boundaries or recompiles behind it
     other_lines: int = 0  # that need the same change, for breaks and operators; `line` is the costliest of all
     is_saving: bool = False  # whether `gain_ns` is what the change of a break saves, else what the break costs
+    per: Literal["call", "run"] = "call"  # what its times are per, see `ledger.time_base`
     is_busy: bool = False  # whether other work ran beside the calls, so that its time is less certain
     own_code_ns: int = 0  # besides, what the program itself does there between graphs, which stays when the break goes
     splitting_ns: int = 0  # besides, about what entering ONNX Runtime again behind an operator costs

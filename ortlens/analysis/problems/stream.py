@@ -7,13 +7,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.index import graph_by_partition, graph_by_session, graphs_by_id, once, summed
-from ortlens.analysis.ledger import measured_call
+from ortlens.analysis.ledger import measured_call, time_base
 from ortlens.analysis.problems import calls, kernels, movement, ranks, sessions, slower, splitting
 from ortlens.analysis.problems.advice import line_after
 from ortlens.analysis.problems.catalogue import advise
 from ortlens.analysis.problems.problem import FIELDS, Problem, ProblemRule, gathered
 from ortlens.analysis.speed import MUCH, is_busy
-from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
+from ortlens.analysis.timing import call_times, entries_by_graph, graph_times
 from ortlens.trace.records import Finding, same
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def findings_of(capture: Capture) -> tuple[Problem, ...]:
     found = [item for rule in rules for item in _applied(rule, capture) if (item.rule, item.subject) not in known]
     rows = within_a_call(sorted([*recorded, *found], key=_rank), capture)
     graphs = graphs_by_id(capture)
-    busy = is_busy(capture)
+    busy, per = is_busy(capture), time_base(capture)
     return tuple(
-        replace(item, index=index, is_busy=busy, graph_ids=(item.subject,) if item.subject in graphs else ())
+        replace(item, index=index, is_busy=busy, per=per, graph_ids=(item.subject,) if item.subject in graphs else ())
         for index, item in enumerate(rows)
     )
 
@@ -132,8 +132,8 @@ def records_of(capture: Capture, table: str) -> Sequence[Record]:
 def problems_of(capture: Capture) -> tuple[Problem, ...]:
     """List what can be done about a capture, the most useful first, each with what follows from it; one change, one problem."""
     worth = [item for item in findings_of(capture) if _is_worth_a_word(item, capture)]
-    busy, names = is_busy(capture), ("nothing_runs", "break", "fallback", "recompile")
-    split = [replace(item, is_busy=busy) for name in names for item in _applied(RULES[name], capture)]
+    busy, per, names = is_busy(capture), time_base(capture), ("nothing_runs", "break", "fallback", "recompile")
+    split = [replace(item, is_busy=busy, per=per) for name in names for item in _applied(RULES[name], capture)]
     seen = dict.fromkeys(_KINDS, 0)
     ranked: list[tuple[tuple[int, int, int], Problem]] = []
     for item in gathered([*worth, *split]):
@@ -281,9 +281,9 @@ def _time_by_part(capture: Capture) -> dict[tuple[str, LedgerPartName], float]:
     """Sum up the time per call by graph and part: of the ledger, or of the logs for graphs that it lacks, such as a backward."""
     ranks = len({row.rank for row in capture.ledger}) or 1
     found = summed(((row.graph_id, row.part), row.ns / ranks) for row in capture.ledger)
-    known, calls = {graph_id for graph_id, _ in found}, calls_by_graph(capture)
+    known, entries = {graph_id for graph_id, _ in found}, entries_by_graph(capture)
     for graph_id, time in graph_times(capture).items() if known else ():
-        if graph_id not in known and time.calls and graph_id in calls:
-            found[graph_id, "run"] = (time.ort_ns + time.foreign_ns) / calls[graph_id]
-            found[graph_id, "eager"] = time.eager_ns / calls[graph_id]
+        if graph_id not in known and time.calls and graph_id in entries:
+            found[graph_id, "run"] = (time.ort_ns + time.foreign_ns) / time.calls * entries[graph_id]
+            found[graph_id, "eager"] = time.eager_ns / time.calls * entries[graph_id]
     return found

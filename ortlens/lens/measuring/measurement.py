@@ -78,7 +78,7 @@ class Measurement:
     originals: Mapping[str | None, torch.fx.GraphModule] | None  # Dynamo's, by compile id; None where the backend is not ours
     steps: list[StepReading] | None  # calls of the model inside the `generate` that is measured
     captured: Callable[[], r.Capture]  # the capture so far
-    try_freezing: Callable[[], None]  # notes whether the target can be frozen
+    try_freezing: Callable[..., None]  # notes whether the target can be frozen, unless calls are `counted`
     time_guards: Callable[[Callable[[], Any]], None]  # notes the guards of the target
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
@@ -108,13 +108,16 @@ class Measurement:
                 ledger_compiling=ledger.compiling + (made if by_dynamo else 0),
                 ledger_creating=ledger.creating + (0 if by_dynamo else made),
             )
-        is_free, uncompiled = limits.get("budget_ns", MEASURE_NS) is not None, limits.get("uncompiled")  # else the caller counts the calls
+        counted, uncompiled = limits.get("budget_ns", MEASURE_NS) is None, limits.get("uncompiled")
         if uncompiled is not None and (dropped := _torch.dropped_functions()):
             note_dropped(self.recorder, uncompiled, dropped)
-        if is_free and uncompiled is not None:
+        with lens_guard(self.recorder, "trying to freeze"):
+            if not ledger.found_none and is_costly_to_enter(self.captured()):
+                self.try_freezing(counted=counted)
+        if not counted and uncompiled is not None:
             with lens_guard(self.recorder, "counting operators"):
                 count_operators(self.recorder, call, uncompiled)
-        if is_free and not ledger.found_none:  # else they vary
+        if not counted and not ledger.found_none:  # else they vary
             if any((session.kept_bytes or 0) >= MUCH_MEMORY for session in self.recorder.records(r.Session)):
                 note_allocations(self.recorder, call, uncompiled)
             with lens_guard(self.recorder, "timing fresh memory"):
@@ -125,9 +128,6 @@ class Measurement:
                 is_whole = not self.recorder.records(r.Break)  # else breaks are what the guards come from
                 if is_whole and entering >= max(_GUARDS_NS, _GUARDS_SHARE * sum(part.ns for part in parts)):
                     self.time_guards(call)
-            with lens_guard(self.recorder, "trying to freeze"):
-                if is_costly_to_enter(self.captured()):
-                    self.try_freezing()
             self._try_without_guards(call, ledger.wait)
             self._try_fewer_threads(call)
         return result

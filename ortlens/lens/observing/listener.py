@@ -14,6 +14,7 @@ import re
 import time
 import traceback
 import weakref
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,11 @@ class DynamoWatch:
         with lens_guard(recorder, "listening to torch's log"):
             _LISTENER.add(self)
         weakref.finalize(self, _LISTENER.leave_when_alone)
+
+    def mark(self) -> Callable[[], None]:
+        """Return what makes the watch know no more than now."""
+        known = {name: {key: copy(item) for key, item in own.items()} for name, own in vars(self).items() if isinstance(own, dict)}
+        return functools.partial(vars(self).update, known)
 
     def heard_start(self, compile_id: str) -> None:
         """Note that a compilation is for this lens."""

@@ -16,7 +16,7 @@ from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.errors import UsageError
 from ortlens.trace.records import Break, Capture, Finding, Numeric, Recompile, Run
-from ortlens.views.comparison_screen import kernel_words
+from ortlens.views.comparison_screen import kernel_words, row_name
 from tests.recorded import COMPARED, FILES, recorded
 from tests.unit.analysis import hand_made
 
@@ -388,6 +388,19 @@ def test_what_does_not_differ() -> None:
     assert recut == [("call", "Edited"), ("partition", "p2")], "partitions that were cut anew are not compared"
     deep = recorded("deep_break")
     assert rows_of(compared(deep, deep)) == (), "no operators were recorded"
+
+
+@pytest.mark.parametrize("begin", range(3))
+def test_a_call_runs_a_block_three_times_wherever_the_kept_runs_begin(begin: int) -> None:
+    starts = [call * 10_000 + block * 120 for call in range(12) for block in range(3)][begin:]
+    runs = tuple(Run(session_id="s0", call=number, start_ns=start, total_ns=100) for number, start in enumerate(starts))
+    graph = hand_made.graph(target="net", entries_per_call=3.0)
+    parts = {"partitions": (hand_made.partition(),), "sessions": (hand_made.session(calls=36),), "runs": runs}
+    (call,) = compared(*[hand_made.clean(graphs=(graph,), **parts)] * 2).timings
+    assert (call.scope, call.before_ns) == ("call", 340)
+    uncounted = hand_made.clean(graphs=(replace(graph, entries_per_call=None),), **parts)
+    (run,) = compared(uncounted, uncounted).timings
+    assert (run.scope, run.before_ns, row_name(run)) == ("run", 100, "a run of the compiled code of net")
 
 
 @pytest.mark.parametrize(("node", "is_end"), [("addmm_1", True), ("mul", False)])

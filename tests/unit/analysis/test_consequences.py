@@ -95,7 +95,7 @@ def test_a_screen_says_what_to_do_once() -> None:
 
 def test_what_is_faster_without_onnx_runtime_says_so_under_its_cause() -> None:
     (look,) = problems_of(staying(replace(SLOW, todo="Leave it uncompiled")))
-    assert consequence_sentences(look) == ["or leave it uncompiled; saves 80.0 µs per call, measured; slower_than_torch of g0"]
+    assert consequence_sentences(look) == ["or leave it uncompiled; saves 80.0 µs per run, measured; slower_than_torch of g0"]
     assert look.title == "aten.median.dim"
 
 

@@ -1,6 +1,7 @@
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -36,6 +37,26 @@ def _filled(*graphs: str) -> Recorder:
         recorder.run_log(session, graph).record(1, 2, 3, 4, 5)
         recorder.eager_log(graph, ("sort",)).calls[0] += 1
     return recorder
+
+
+def test_what_another_thread_records_meanwhile_stays() -> None:
+    recorder = _filled("g0")
+    before = recorder.capture()
+
+    def call() -> None:
+        recorder.forget_graph("g0")
+        recorder.replace_findings(("x",), ())
+        recorder.note(explain_calls=3)
+        other = threading.Thread(target=recorder.add, args=(replace(GRAPH, graph_id="g7"),))
+        other.start()
+        other.join()
+        raise ValueError("of the call")
+
+    with pytest.raises(ValueError, match="of the call"), recorder.undone_if_raised(lambda: None):
+        call()
+    after = recorder.capture()
+    assert [row.graph_id for row in after.graphs] == ["g0", "g7"]
+    assert (after.nodes, after.numerics, after.figures) == (before.nodes, before.numerics, before.figures)
 
 
 def test_every_kind_of_record_comes_out_where_it_belongs() -> None:

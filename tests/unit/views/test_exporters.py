@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from ortlens import cli
+from ortlens.analysis.ledger import time_base
 from ortlens.analysis.timing import compile_total_ns
 from ortlens.errors import UsageError
 from ortlens.trace import store
 from ortlens.trace.records import Capture, Run
 from ortlens.views.exporting import trace_from_capture
 from ortlens.views.flame import flame_of
-from ortlens.views.flame_files import speedscope_from_capture
+from ortlens.views.flame_files import flame_svg, speedscope_from_capture
+from ortlens.views.payload import payload_from_capture
 from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import graph, kernel, session
 from tests.unit.views.sample_captures import SAMPLES, captured
@@ -159,6 +161,13 @@ SCHEMA: dict[str, Any] = {  # what speedscope's own says of sampled profiles
 }
 
 
+def test_the_code_of_another_backend_has_its_name() -> None:
+    capture = captured("foreign")
+    assert payload_from_capture(capture)["overview"]["runner"] == "inductor"
+    assert ">inductor</text>" in (svg := flame_svg(capture))
+    assert "ONNX Runtime" not in svg
+
+
 @pytest.mark.parametrize("name", [*SAMPLES, *FILES])
 def test_stacks_add_up_to_the_call_and_the_compilations(name: str) -> None:
     jsonschema = pytest.importorskip("jsonschema")
@@ -170,9 +179,9 @@ def test_stacks_add_up_to_the_call_and_the_compilations(name: str) -> None:
         return
     file = json.loads(json.dumps(speedscope_from_capture(capture), allow_nan=False))
     jsonschema.validate(file, SCHEMA)
-    assert [profile["name"].rpartition(": ")[2] for profile in file["profiles"]] == ["one call"] * (whole > 0) + ["compiling"] * (
-        compiled > 0
-    )
+    assert [profile["name"].rpartition(": ")[2] for profile in file["profiles"]] == [f"one {time_base(capture)}"] * (whole > 0) + [
+        "compiling"
+    ] * (compiled > 0)
     for profile, total in zip(file["profiles"], [number for number in (whole, compiled) if number], strict=True):
         assert len(profile["samples"]) == len(profile["weights"])
         assert sum(profile["weights"]) == profile["endValue"] == pytest.approx(total, rel=0.01, abs=len(profile["weights"]))

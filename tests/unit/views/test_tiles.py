@@ -45,13 +45,21 @@ def test_a_busy_machine_is_told_beside_the_speed() -> None:
 
 
 def test_where_passes_disagree_no_side_is_said() -> None:
-    capture = timed(20_366, turns_low="0.7", turns_high="1.6")
+    capture = timed(170_000, turns_low="0.7", turns_high="1.6")
     speed = tiles(capture)["speed"]
     assert (speed.state, speed.word) == ("unknown", "uncertain")
     assert not any("times as fast" in words or "as long as" in words for words in (speed.detail, against_sentence(capture)))
     assert "0.70 to 1.60" in speed.detail
     assert "0.70 to 1.60" in against_sentence(capture)
     assert loss_of_call(call_pace(capture)) is None
+
+
+def test_where_passes_agree_about_the_side_alone_it_is_said_with_a_range_around_the_times() -> None:
+    capture = timed(336_000, turns_low="0.12", turns_high="0.37")
+    speed = tiles(capture)["speed"]
+    assert (speed.state, speed.word) == ("good", "faster than eager")
+    assert "by how much is uncertain: 0.12 to 0.50 times as long" in speed.detail, "the times of the call are half of those"
+    assert against_sentence(capture).startswith("faster than without torch.compile: 336 µs there")
 
 
 def test_a_speed_for_which_threads_waited_is_uncertain() -> None:
