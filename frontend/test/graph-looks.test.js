@@ -3,6 +3,7 @@ import { before, describe, test } from "node:test";
 import { Colours, MODES } from "../src/graph/colours.js";
 import { createLabels } from "../src/graph/labels.js";
 import { createMeasured } from "../src/graph/measured.js";
+import { entriesOf } from "../src/lines.js";
 import { openFirst } from "../src/graph/opening.js";
 import { groupsIn } from "../src/graph/item.js";
 import { listed, search } from "../src/graph/search.js";
@@ -18,12 +19,15 @@ describe("what was measured", () => {
     measured = createMeasured(tree);
   });
 
-  test("the time of all boxes is that of all kernels and of what PyTorch ran", () => {
+  test("the time of all boxes is that of all kernels and of what PyTorch ran, as often as a call does", () => {
     const [kernels, fallbacks] = [data.table("kernels"), data.table("fallbacks")];
+    const found = (table, key, id, column) => data.table(table).get(data.index(table, key).get(id)[0], column);
+    const often = (graph) => entriesOf(data).get(graph);
+    const graphOf = (session) => found("partitions", "partition_id", found("sessions", "session_id", session, "partition_id"), "graph_id");
     assert.equal(measured.timeFrom, "kernels");
     let whole = 0;
-    for (let row = 0; row < kernels.rows; row++) if (kernels.get(row, "node") !== null) whole += kernels.get(row, "mean_ns");
-    for (let row = 0; row < fallbacks.rows; row++) whole += fallbacks.get(row, "calls") ? fallbacks.get(row, "total_ns") / fallbacks.get(row, "calls") : 0;
+    for (let row = 0; row < kernels.rows; row++) if (kernels.get(row, "node") !== null) whole += kernels.get(row, "mean_ns") * often(graphOf(kernels.get(row, "session_id")));
+    for (let row = 0; row < fallbacks.rows; row++) whole += fallbacks.get(row, "calls") ? (fallbacks.get(row, "total_ns") / fallbacks.get(row, "calls")) * often(fallbacks.get(row, "graph_id")) : 0;
     assert.ok(Math.abs(measured.totalTime - whole) < 1e-3 * whole);
     for (const item of groupsIn(tree.root)) {
       const parts = item.children.reduce((sum, child) => sum + (measured.timeOf(child) ?? 0), 0);
