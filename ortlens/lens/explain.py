@@ -153,6 +153,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         from ortlens.lens.lens import Lens
 
         lens = Lens(backend, options=options, name=name or name_of(target), dry_run=dry_run)
+        about: Any = {"options": options, "dry_run": dry_run, "dynamic": dynamic, "calls": calls, "name": name, "device": device}
+        lens.explained = functools.partial(explain, target, backend=backend, **about)
         explain_under(lens, target, args, kwargs, Wanted(dynamic, calls, planned))
         return lens
 

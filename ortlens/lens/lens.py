@@ -28,6 +28,7 @@ from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import CURRENT
 from ortlens.views.capture_view import CaptureView
+from ortlens.views.comparison import Comparison
 
 if TYPE_CHECKING:
     import os
@@ -88,6 +89,8 @@ class Lens(CaptureView):
         self.name = name or ""
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
+        self.explained: Callable[[], Callable[..., Any]] | None = None
+        """Calls `explain` as for this lens; None where that did not make it."""
         self._given = backend
         backend_name, self._ort, self._foreign = resolve_backend(backend, options)
         if dry_run and self._ort is None:
@@ -480,6 +483,34 @@ class Lens(CaptureView):
 
         called = args if args is not None or kwargs is None else ()
         return write_repro(self._targets, id, folder, called, kwargs or {}, real_inputs=real_inputs, weights=weights, source=source)
+
+    def again(self, *args: Any, **kwargs: Any) -> Comparison:
+        """Explain the target anew, after a change of its code or of a setting, and compare it with this lens.
+
+        Args:
+            *args: Positional arguments of the target; those of the last call if none are given, here and by name.
+            **kwargs: Keyword arguments of the target.
+
+        Returns:
+            The comparison, which shows before and after; its attribute `lens` is the new lens.
+
+        Raises:
+            UsageError: This lens was not made by `explain`, or no arguments are known.
+
+        Example:
+            >>> import torch, ortlens
+            >>> lens = ortlens.explain(torch.sin, calls=1)(torch.ones(2))
+            >>> comparison = lens.again()
+            >>> comparison.is_worse, len(comparison.lens.graphs)
+            (False, 1)
+        """
+        if self.explained is None:
+            raise UsageError("this lens was not made by explain(), so that it cannot explain again; call `ortlens.explain(model)(x)`")
+        if not args and not kwargs:
+            args, kwargs = self._targets.example or self._targets.arguments("again", args, kwargs)
+        comparison = Comparison(self.captured(), (lens := self.explained()(*args, **kwargs)).captured())
+        comparison.lens = lens
+        return comparison
 
     def freeze(
         self,

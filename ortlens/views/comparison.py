@@ -37,7 +37,13 @@ if TYPE_CHECKING:
 
 @with_clear_os_errors
 class Comparison:
-    """Two captures of one program, aligned by module path, target and structure. A snapshot: later calls of a live lens are not in it."""
+    """Two captures of one program, aligned by module path, target and structure. A snapshot: later calls of a live lens are not in it.
+
+    Attributes:
+        lens: The lens of the second, where `lens.again()` made it; else None.
+    """
+
+    lens: Any = None
 
     def __init__(self, before: Capture, after: Capture) -> None:
         """Compare two captures.

@@ -14,6 +14,7 @@ from ortlens.analysis.problems.catalogue import given_up_title
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.trace.records import column, optional, same
 from ortlens.trace.schema import facts_of
+from ortlens.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -126,8 +127,8 @@ def _coverage(before: Capture, after: Capture) -> Iterator[Change]:
     first, second = (coverage.share if are_counted else coverage.node_share for coverage in of_both)
     if first is not None and second is not None and first != second:
         effect: Effect = "worse" if second < first else "better"
-        was, is_now = f"{first * 100:.1f} %", f"{second * 100:.1f} %"
-        yield Change(kind="coverage", change="changed", effect=effect, subject="coverage", before=was, after=is_now)
+        sides = {"before": percent(first), "after": percent(second)}
+        yield Change(kind="coverage", change="changed", effect=effect, subject="coverage", **sides)
 
 
 def _breaks(before: Capture, after: Capture) -> Iterator[Change]:

@@ -85,7 +85,7 @@ def compared(before: Capture, after: Capture) -> Compared:
     Raises `UsageError` if a capture is empty, or they are of different models.
     """
     for which, capture in (("first", before), ("second", after)):
-        if not capture.graphs:
+        if not capture.graphs and not capture.call_lines:  # of a function that PyTorch gave up, these are all
             raise UsageError(
                 f"the {which} capture{_named(capture)} has no graphs to compare; call the compiled function while the lens is recording"
             )
