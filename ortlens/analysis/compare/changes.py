@@ -127,8 +127,8 @@ def _coverage(before: Capture, after: Capture) -> Iterator[Change]:
     first, second = (coverage.share if are_counted else coverage.node_share for coverage in of_both)
     if first is not None and second is not None and first != second:
         effect: Effect = "worse" if second < first else "better"
-        sides = {"before": percent(first), "after": percent(second)}
-        yield Change(kind="coverage", change="changed", effect=effect, subject="coverage", **sides)
+        was, is_now = percent(first), percent(second)
+        yield Change(kind="coverage", change="changed", effect=effect, subject="coverage", before=was, after=is_now)
 
 
 def _breaks(before: Capture, after: Capture) -> Iterator[Change]:
