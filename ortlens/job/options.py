@@ -219,7 +219,7 @@ OPTIONS = (
     Option(
         "--format",
         "export",
-        "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto; speedscope: the flame graph; "
+        "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto and speedscope; "
         "model-explorer: times and errors per ONNX node (default: %(default)s)",
         "FORMAT",
         type=OneOf(FORMATS),
