@@ -148,19 +148,20 @@ class Break:
     occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1, brief=6)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
     cost_ns: int | None = optional(
-        "Time per call between the graphs that the break parts: its overhead, and the Python there, which is the program's own code and "
-        "what leads to it. Empty where it was not measured.",
+        "What the break costs per call: `overhead_ns` and `entering_ns`, or `saved_ns` where that is more. Empty where it was not "
+        "measured.",
         unit="ns",
         brief=3,
     )
-    overhead_ns: int | None = optional(
-        "Of that, what goes with the break: Dynamo's look-up, guards and gathering of inputs. What a larger graph would save is not in it.",
-        unit="ns",
-        brief=7,
-    )
+    overhead_ns: int | None = optional("Of that, Dynamo's look-up, guards and gathering of inputs.", unit="ns", brief=7)
     entering_ns: int | None = optional(
-        "Time per call, besides, that entering the graphs behind the break takes: binding and outputs of one partition, and the code "
-        "around it. It goes with the break too, where what is before and behind it would be one graph.",
+        "Of that, what entering the graphs behind the break takes: binding and outputs of one partition, and the code around it. It goes "
+        "with the break where what is before and behind it would be one graph.",
+        unit="ns",
+    )
+    between_ns: int | None = optional(
+        "Time per call between the graphs that the break parts: `overhead_ns`, and the Python there, which is the program's own code, what "
+        "leads to it, and stays.",
         unit="ns",
     )
     advice: str | None = optional("What to change, in one sentence.", brief=4)

@@ -36,22 +36,20 @@ _FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "
 class ActionRow:
     """What to do about one cause, as a row of `lens.actions`."""
 
-    rank: int = column("Place in the order of usefulness, from 1.")
+    rank: int = column("Place in the order of usefulness, from 1.", brief=1)
     kind: Kind = column(
         "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
-        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports."
+        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports.",
+        brief=2,
     )
     subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
     subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
-    file: str | None = optional("File of the user line; of several lines, the costliest.")
+    file: str | None = optional("File of the user line; of several lines, the costliest.", brief=3)
     line: int | None = optional("Number of the user line.")
-    do: str = column("What to change.")
-    gain_ns: int | None = optional(
-        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch; of a break whose "
-        "change was timed, what that saves.",
-        unit="ns",
-    )
-    confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
+    do: str = column("What to change.", brief=4)
+    gain_ns: int | None = optional("Time per call that the change saves; empty where no change was timed or estimated.", unit="ns", brief=5)
+    cost_ns: int | None = optional("Time per call that a break costs, or that an operator takes in PyTorch.", unit="ns", brief=6)
+    confidence: GainConfidence = column("How these are known: `measured`, `estimated`, or `unknown`.", brief=7)
     tried: bool = column(
         "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
         default=False,
@@ -75,7 +73,7 @@ def action_rows(capture: Capture) -> list[ActionRow]:
             subject_id=problem_id(item, capture),
             do=_do(item),
             consequences=tuple(each.title for each in item.consequences),
-            **same(item, "kind", "file", "line", "gain_ns", "confidence", "tried", "settings", "patch"),
+            **same(item, "kind", "file", "line", "gain_ns", "cost_ns", "confidence", "tried", "settings", "patch"),
         )
         for rank, item in enumerate(problems_of(capture), start=1)
     ]
@@ -91,7 +89,8 @@ def facts_of_action(item: Problem, capture: Capture) -> dict[str, Any]:
         "where": problem_place(item),
         "count": item.count,
         "gain": gain_text(item),
-        "ns": item.gain_ns,
+        "gain_ns": item.gain_ns,
+        "cost_ns": item.cost_ns,
         "sure": item.confidence,
         "confidence": item.confidence + (" on a busy machine" if item.is_busy and item.confidence != "unknown" else ""),
         "why": _why(item),
@@ -113,17 +112,12 @@ def gain_text(item: Problem) -> str:
     """
     if item.recompile_ns:
         return f"took {time_from_ns(item.recompile_ns)} so far"
-    if item.gain_ns is None:
-        return "gain unknown"
-    if not item.gain_ns:
-        nothing = NO_MORE if item.at_most else "no time" if item.is_saving else None
-        return f"saves {nothing}" if nothing else f"no time measured{besides(0, item.own_code_ns)}"
-    amount = time_from_ns(item.gain_ns)
-    if item.kind == "fallback":  # a change brings the difference to what it takes then
-        return f"takes {amount} per call in PyTorch"
-    if item.kind == "break" and not item.is_saving:
-        return f"costs {amount} per call{besides(item.gain_ns, item.own_code_ns)}"
-    return f"saves {amount_words(item)} per call"
+    if item.gain_ns is not None:
+        return f"saves {amount_words(item)} per call" if item.gain_ns else f"saves {NO_MORE if item.at_most else 'no time'}"
+    if not item.cost_ns:
+        return "gain unknown" if item.cost_ns is None else f"no time measured{besides(0, item.own_code_ns)}"
+    amount = f"{time_from_ns(item.cost_ns)} per call"  # a change brings the difference to what it takes then
+    return f"takes {amount} in PyTorch" if item.kind == "fallback" else f"costs {amount}{besides(item.cost_ns, item.own_code_ns)}"
 
 
 def _why(item: Problem) -> str:

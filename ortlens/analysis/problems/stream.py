@@ -151,8 +151,8 @@ def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int
         return Tier.URGENT, 1, -1
     if urgent := [URGENT.index(each.kind) for each in (item, *item.consequences) if each.kind in URGENT]:
         return Tier.URGENT, min(urgent), 0
-    if measured_call(capture) is not None and item.gain_ns is not None:
-        return Tier.PRICED, -item.cost_ns // (_REST if item.rule == calls.slower_call.name else 1), 0
+    if measured_call(capture) is not None and item.price_ns is not None:
+        return Tier.PRICED, -item.weight_ns // (_REST if item.rule == calls.slower_call.name else 1), 0
     if not item.traits.isdisjoint(("storm", "gave_up")):
         return Tier.STORM, 0, 0
     return Tier.IN_TURN, earlier, _KINDS.index(item.kind)

@@ -163,7 +163,7 @@ def test_advice_and_places_are_never_cut_off(width: int) -> None:
         "Compute gradients outside of the compiled function, from what it returns, or set `torch._dynamo.config.trace_autograd_ops = True`"
         " and return losses detached"
     )
-    broken = Break(break_id="b0", reason="why", file="/a/training/some_program.py", line=12345, advice=advice, overhead_ns=10**6)
+    broken = Break(break_id="b0", reason="why", file="/a/training/some_program.py", line=12345, advice=advice, cost_ns=10**6)
     stays = Fallback(graph_id="g0", node="n", target="aten.convolution_backward.default", reason_code="no_converter", reason="r")
     stays = replace(stays, file="/a/training/some_program.py", line=54321, calls=3, total_ns=10**7)
     graph = Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=3, node_count=3, partition_count=1, coverage=0.5)
