@@ -20,6 +20,7 @@ const FIRST = {
   numerics: ["node", "scope", "max_abs", "max_rel", "ok", "first_divergence", "closer_to_fp64", "nonfinite", "note", "partition_id", "file", "line"],
   findings: ["severity", "title", "gain_ns", "measured", "mitigation", "evidence", "hazard", "subject", "file", "line"],
   ledger: ["graph_id", "part", "ns", "share"],
+  actions: ["rank", "kind", "file", "line", "do", "gain_ns", "cost_ns", "confidence"],
   roofline: ["op_type", "node", "mean_ns", "bound", "reached", "limit_ns", "flops", "bytes", "intensity", "kernel", "session_id", "file", "line"],
 };
 
@@ -37,6 +38,7 @@ const EMPTY = {
   breaks: ["No graph break.", null],
   recompiles: ["Nothing was compiled again.", null],
   findings: ["Nothing stands out.", null],
+  actions: ["There is nothing to do.", null],
 };
 
 /**

@@ -70,12 +70,13 @@ SHOW = Command(
 
 
 def _table(capture: Capture, options: argparse.Namespace) -> str:
-    from ortlens.analysis.problems.stream import records_of
+    from ortlens.views.actions import records_of
     from ortlens.views.table import csv_from_rows, rows_of, table
 
+    records = records_of(capture, options.table)
     if not options.json and not options.csv:
-        return table(records_of(capture, options.table), width=None if options.wide else width(), limit=options.rows or None)
-    rows = rows_of(capture, options.table)
+        return table(records, width=None if options.wide else width(), limit=options.rows or None)
+    rows = rows_of(options.table, records)
     if options.json:
         return json_text(answer("table", {"table": options.table, "rows": rows}))
     return csv_from_rows(options.table, rows).rstrip("\n")

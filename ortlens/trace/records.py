@@ -29,6 +29,8 @@ ReasonCode: TypeAlias = Literal[
 FallbackCause: TypeAlias = Literal["random", "bfloat16", "complex"]
 Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
 Severity: TypeAlias = Literal["error", "warning", "info"]
+Kind: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
+GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual", "wait"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
@@ -634,6 +636,33 @@ class Step:
     )
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
     rank: int | None = optional(_RANK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    """What to do about one cause, ranked."""
+
+    rank: int = column("Place in the order of usefulness, from 1.", brief=1)
+    kind: Kind = column(
+        "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
+        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports.",
+        brief=2,
+    )
+    subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
+    subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
+    file: str | None = optional("File of the user line; of several lines, the costliest.", brief=3)
+    line: int | None = optional("Number of the user line.")
+    do: str = column("What to change.", brief=4)
+    gain_ns: int | None = optional("Time per call that the change saves; empty where no change was timed or estimated.", unit="ns", brief=5)
+    cost_ns: int | None = optional("Time per call that a break costs, or that an operator takes in PyTorch.", unit="ns", brief=6)
+    confidence: GainConfidence = column("How these are known: `measured`, `estimated`, or `unknown`.", brief=7)
+    tried: bool = column(
+        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
+        default=False,
+    )
+    settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
+    patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
+    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
 
 
 Record: TypeAlias = (

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.problems.problem import GainConfidence, Kind  # noqa: TC001 - choices of columns are read from annotations
-from ortlens.analysis.problems.stream import problems_of
-from ortlens.trace.records import column, optional, same
+from ortlens.analysis.problems.stream import finding_records, problems_of
+from ortlens.trace.records import ActionRow, same
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import consequence_sentences, problem_place, problem_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
 from ortlens.views.wording import REASON_WORDS, clipped, guard, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ortlens.analysis.problems.problem import Problem
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Kind
 
 KIND_WORDS: Mapping[Kind, str] = {
     "finding": "reported",
@@ -30,33 +28,6 @@ KIND_WORDS: Mapping[Kind, str] = {
     "rule": "finding",
 }
 _FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "platform")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionRow:
-    """What to do about one cause, as a row of `lens.actions`."""
-
-    rank: int = column("Place in the order of usefulness, from 1.", brief=1)
-    kind: Kind = column(
-        "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
-        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports.",
-        brief=2,
-    )
-    subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
-    subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
-    file: str | None = optional("File of the user line; of several lines, the costliest.", brief=3)
-    line: int | None = optional("Number of the user line.")
-    do: str = column("What to change.", brief=4)
-    gain_ns: int | None = optional("Time per call that the change saves; empty where no change was timed or estimated.", unit="ns", brief=5)
-    cost_ns: int | None = optional("Time per call that a break costs, or that an operator takes in PyTorch.", unit="ns", brief=6)
-    confidence: GainConfidence = column("How these are known: `measured`, `estimated`, or `unknown`.", brief=7)
-    tried: bool = column(
-        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
-        default=False,
-    )
-    settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
-    patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
-    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
 
 
 def action_facts(capture: Capture) -> list[dict[str, Any]]:
@@ -77,6 +48,13 @@ def action_rows(capture: Capture) -> list[ActionRow]:
         )
         for rank, item in enumerate(problems_of(capture), start=1)
     ]
+
+
+def records_of(capture: Capture, table: str) -> Sequence[Any]:
+    """Return the records of a table that is shown; of `findings`, also what the rules find."""
+    records: Sequence[Any]
+    records = finding_records(capture) if table == "findings" else action_rows(capture) if table == "actions" else getattr(capture, table)
+    return records
 
 
 def facts_of_action(item: Problem, capture: Capture) -> dict[str, Any]:

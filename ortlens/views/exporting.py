@@ -23,7 +23,8 @@ from ortlens.analysis.index import fallbacks_by_graph, graphs_by_id, grouped, ke
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.records import same
-from ortlens.trace.schema import FORMATS, TABLES, facts_of, table_by_name
+from ortlens.trace.schema import FORMATS, SHOWN_TABLES, facts_of, table_by_name
+from ortlens.views.actions import records_of
 from ortlens.views.table import csv_from_rows, rows_of
 from ortlens.views.wording import PHASE_WORDS, place
 
@@ -68,12 +69,12 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
         if not data:
             raise UsageError("nothing was profiled or verified: lens.profile(...) gives times to the nodes, lens.verify(...) differences")
         return {**data, **models}
-    chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or TABLES}
+    chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or SHOWN_TABLES}
     return {**chosen, **({} if tables else models)}
 
 
 def _table(capture: Capture, name: str, form: str) -> bytes:
-    rows = rows_of(capture, name)
+    rows = rows_of(name, records_of(capture, name))
     text = csv_from_rows(name, rows) if form == "csv" else json.dumps(rows, indent=1)
     return text.encode("utf-8", "backslashreplace")
 

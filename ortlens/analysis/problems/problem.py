@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ortlens.trace.records import Finding, same
 
@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.analysis.problems.catalogue import Advice
-    from ortlens.trace.records import Capture, ReasonCode, Severity
+    from ortlens.trace.records import Capture, GainConfidence, Kind, ReasonCode, Severity
 
 
-Kind: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
-GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 FIELDS = tuple(field.name for field in fields(Finding))
 """Of a row of `lens.findings`."""
 

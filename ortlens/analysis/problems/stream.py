@@ -17,10 +17,9 @@ from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 from ortlens.trace.records import Finding, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from ortlens.analysis.problems.problem import Kind
-    from ortlens.trace.records import Break, Capture, Fallback, LedgerPartName, Node, Record
+    from ortlens.trace.records import Break, Capture, Fallback, Kind, LedgerPartName, Node
 
 
 _MODULES = (calls, slower, sessions, kernels, movement, ranks, splitting)
@@ -120,12 +119,6 @@ def findings_of(capture: Capture) -> tuple[Problem, ...]:
 def finding_records(capture: Capture) -> tuple[Finding, ...]:
     """Return the same as records of a capture."""
     return tuple(item.record() for item in findings_of(capture))
-
-
-def records_of(capture: Capture, table: str) -> Sequence[Record]:
-    """Return the records of a table; of `findings`, also what the rules find."""
-    records: Sequence[Record] = finding_records(capture) if table == "findings" else getattr(capture, table)
-    return records
 
 
 @once

@@ -15,8 +15,9 @@ from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.speed import call_pace, is_busy
 from ortlens.analysis.timing import call_time, call_times, compile_total_ns, own_code_ns, slowest_sessions
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import SHOWN_TABLES
 from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.actions import records_of
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import flame_of
 from ortlens.views.payload import payload_from_capture
@@ -24,6 +25,7 @@ from ortlens.views.rendering import summary
 from ortlens.views.report import current_kernels, report_tables
 from ortlens.views.screen import capture_screen
 from ortlens.views.sentences import numbers_sentence, problem_sentence
+from ortlens.views.table import shown_columns
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
 from tests.recorded import FILES, recorded
@@ -104,9 +106,11 @@ def test_counts_are_those_of_the_frames(seen: Seen) -> None:
     for group in fallback_groups(seen.capture)[:3]:
         assert counted(group.node_count, "node") in seen.text
     assert len(findings_of(seen.capture)) == len(view.findings)
-    for name in TABLES:
-        records = findings_of(seen.capture) if name == "findings" else getattr(seen.capture, name)
-        assert len(getattr(view, name)) == len(records)
+    for name in SHOWN_TABLES:
+        records = records_of(seen.capture, name)
+        assert len(getattr(view, name)) == len(records) == seen.payload["tables"][name]["total"]
+        assert view.brief(name).equals(view.brief(getattr(view, name)))
+        assert [*view.brief(name)] == [column.head for column in shown_columns(records)]
 
 
 def test_times_are_the_same_in_every_view(seen: Seen) -> None:

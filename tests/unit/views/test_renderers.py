@@ -232,7 +232,7 @@ def test_values_are_shown_as_people_read_them() -> None:
     shown = table([row], ("coverage", "dynamic_shapes", "line", "file", "node_count")).split("\n")[2]
     assert shown.split() == ["50.0", "%", "yes", "2000", "b/c.py"]
     number = table([Numeric(partition_id="p", node="n", max_abs=1.23456e-7, ok=False)], ("max_abs", "ok"))
-    assert number.split("\n")[2].split() == ["1.23e-07", "no"]
+    assert number.split("\n")[2].split() == ["1.2e-07", "no"]
     assert [text for text in ("2.00 KiB", "MatMul:2") if text not in table(SAMPLES["demo_like"].models)] == []
     assert table(()) == "no rows"
 
