@@ -629,7 +629,9 @@ class Step:
         brief=1,
     )
     calls: float = column("Calls of the model in one call of `generate`; 0 for `python`.", default=0.0, brief=2)
-    tokens: float = column("Tokens that they compute: positions by rows of the batch, beams included.", default=0.0, brief=3)
+    tokens: float = column(
+        "Tokens that they compute, or positions that an encoder does: by rows of the batch, beams included.", default=0.0, brief=3
+    )
     ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0, brief=4)
     uncompiled_ns: int | None = optional(
         "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", brief=5
