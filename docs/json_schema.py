@@ -22,9 +22,8 @@ from ortlens.cli.commands import answer
 from ortlens.doctor import Check
 from ortlens.studies.bisect import Bisection
 from ortlens.studies.tune import Trial
-from ortlens.trace.records import SideResult
-from ortlens.trace.schema import TABLES
-from ortlens.views.actions import ActionRow
+from ortlens.trace.records import ActionRow, SideResult
+from ortlens.trace.schema import SHOWN_TABLES
 from ortlens.views.live import LiveFigures
 
 _SIMPLE: Mapping[object, object] = {str: "string", int: "integer", bool: "boolean", float: ["number", "null"], types.NoneType: "null"}
@@ -70,7 +69,7 @@ def json_schema() -> dict[str, Any]:
     """Make one schema for all answers; which one it is says its key `schema`."""
     defs: dict[str, Any] = {}
     answers = [_answer(name, _keys(base, more, defs)) for name, (base, more) in ANSWERS.items()]
-    for name, table in TABLES.items():
+    for name, table in SHOWN_TABLES.items():
         rows = {"type": "array", "items": _reference(table.record, defs)}
         answers.append(_answer("table", {"table": {"const": name}, "rows": rows}))
     return {

@@ -10,8 +10,7 @@ from docs.commands import commands_page, llms_txt
 from docs.json_schema import json_schema
 from ortlens._versions import SUPPORTED
 from ortlens.analysis.problems.stream import RECORDED, RULES
-from ortlens.trace.schema import TABLES, table_from_record
-from ortlens.views.actions import ActionRow
+from ortlens.trace.schema import SHOWN_TABLES
 from tests.conformance.lines import LINES
 from tests.faults.register import faults
 from tests.figures import read
@@ -55,7 +54,7 @@ columns and dtypes. Times are integer nanoseconds, sizes integer bytes. "may be 
 
 def columns() -> str:
     head = ("column", "dtype", "unit", "", "meaning")
-    tables = (*TABLES.values(), table_from_record("actions", ActionRow))
+    tables = SHOWN_TABLES.values()
     sections = (f"## {table.name}\n\n{table.meaning}\n\n{_table(head, map(_column, table.columns))}\n" for table in tables)
     return "\n".join([_COLUMNS, *sections])
 

@@ -5,17 +5,11 @@ import { emptyState, helpLine } from "./help.js";
 
 const MOST = 200; // cards of a kind
 
-/** What removing a break saves: its overhead and that of entering the next graph, or in older captures all the time between the graphs. */
-export function price(get) {
-  const between = get("overhead_ns") ?? get("cost_ns");
-  return between === null ? null : between + (get("entering_ns") ?? 0);
-}
-
 /** What the program itself does between the graphs, which stays when the break goes. */
-const ownCode = (get) => get("cost_ns") - (get("overhead_ns") ?? get("cost_ns"));
+const ownCode = (get) => Math.max((get("between_ns") ?? 0) - (get("overhead_ns") ?? 0), 0);
 
-/** Of what the price is the sum. */
-const parts = (get) => (get("overhead_ns") && get("entering_ns") ? ` (${time(get("overhead_ns"))} between the graphs, ${time(get("entering_ns"))} to enter the next)` : "");
+/** Of what the cost is the sum. */
+const parts = (get) => (get("overhead_ns") && get("overhead_ns") + get("entering_ns") === get("cost_ns") ? ` (${time(get("overhead_ns"))} between the graphs, ${time(get("entering_ns"))} to enter the next)` : "");
 
 /**
  * @param {HTMLElement} root
@@ -80,7 +74,7 @@ function recompileCount({ overview, table }) {
 /** The most expensive first, then the most frequent. */
 function ranked(breaks) {
   const rows = Array.from({ length: breaks.rows }, (_, row) => row);
-  const cost = (row) => [price((name) => breaks.get(row, name)) ?? 0, breaks.get(row, "occurrences") ?? 0];
+  const cost = (row) => [breaks.get(row, "cost_ns") ?? 0, breaks.get(row, "occurrences") ?? 0];
   return rows.sort((a, b) => cost(b)[0] - cost(a)[0] || cost(b)[1] - cost(a)[1]);
 }
 
@@ -104,7 +98,7 @@ function breakCard(store, table, row) {
     codeLine(store, get("file"), get("line"), get("source")),
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(advice)) : null,
     inlineFacts([
-      ["cost", price(get) ? `${time(price(get))} per call${parts(get)}, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
+      ["cost", get("cost_ns") ? `${time(get("cost_ns"))} per call${parts(get)}, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
       ["stays", ownCode(get) > 0 ? `${time(ownCode(get))} per call of PyTorch and Python between the graphs` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],

@@ -1,5 +1,4 @@
 // What is selected, and what it is linked to: from the user's line to the kernel, each link with how sure it is.
-import { price } from "./breaks.js";
 import { copyFrom } from "./clipboard.js";
 import { button, el, facts, link, prose } from "./dom.js";
 import { bytes, cell, clipped, count, counted, flops, functionName, place, real, time, visible } from "./format.js";
@@ -141,8 +140,8 @@ function about(store, chain) {
 /** As the lists say it: what goes with the break, and all that lies between the graphs. */
 function costs(get) {
   return [
-    ["cost", price(get) === null ? null : `${time(price(get))} per call`],
-    ["between the graphs", get("cost_ns") === null ? null : `${time(get("cost_ns"))} per call`],
+    ["cost", get("cost_ns") === null ? null : `${time(get("cost_ns"))} per call`],
+    ["between the graphs", get("between_ns") === null ? null : `${time(get("between_ns"))} per call`],
   ];
 }
 

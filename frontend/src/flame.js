@@ -112,7 +112,7 @@ function nameOf(kind, frame, get, paths, parent, packed) {
     case "session":
       return get(frame, "partition_id") ? `${visible(get(frame, "partition_id"))} in ONNX Runtime` : "the graph";
     case "break":
-      return `✂ graph break ${place(get(frame, "file"), get(frame, "line"))}`;
+      return `✂ between graphs, ${place(get(frame, "file"), get(frame, "line"))}`;
     case "phase":
       return packed.phases[packed.ref[frame]];
     case "guards":
@@ -125,11 +125,10 @@ function nameOf(kind, frame, get, paths, parent, packed) {
 
 /** What a slab is made of, and what goes with the break: the price that the lists name. */
 export function breakWords(get) {
-  const [cost, overhead, entering] = ["cost_ns", "overhead_ns", "entering_ns"].map(get);
-  if (cost === null || overhead === null) return "";
-  const saved = overhead + (entering ?? 0);
+  const [between, cost, overhead, entering] = ["between_ns", "cost_ns", "overhead_ns", "entering_ns"].map(get);
+  if (between === null || overhead === null) return "";
   const sum = entering ? ` (${time(overhead)} of this, and ${time(entering)} to enter the next graph)` : "";
-  return `, ${time(Math.max(cost - overhead, 0))} of it Python, which stays without the break; removing the break saves ${time(saved)}${sum}`;
+  return `, ${time(Math.max(between - overhead, 0))} of it Python, which stays without the break; the break costs ${time(cost)}${sum}`;
 }
 
 function idOf(kind, frame, get, paths, graphOf) {

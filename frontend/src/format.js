@@ -40,13 +40,13 @@ export function percent(share) {
   return share < 0.001 ? "<0.1 %" : `${(share * 100).toFixed(1)} %`;
 }
 
-/** @returns {string} `1.2e-7`, `0.031`, `NaN`, `∞` */
+/** @returns {string} `1.2e-07`, `0.031`, `NaN`, `∞` */
 export function real(value) {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-3 ? value.toExponential(1).replace("e+", "e") : String(Number(value.toPrecision(3)));
+  return size >= 1e5 || size < 1e-3 ? value.toExponential(1).replace(/e([+-])(\d)$/, "e$10$2") : String(Number(value.toPrecision(3)));
 }
 
 /** Controls, formats (bidirectional overrides, zero widths), lone surrogates, unassigned: all that hides or reorders. */

@@ -56,7 +56,7 @@ export function createGaps({ data, identity }) {
     const where = place(breaks.get(row, "file"), breaks.get(row, "line"));
     const also = segments.length ? `; ${between(segments).words}` : "";
     const cost = breaks.get(row, "cost_ns");
-    const usual = cost === null ? "" : `; ${time(cost)} in a measured call`;
+    const usual = cost === null ? "" : `; it costs ${time(cost)} per call`;
     return { words: `graph break at ${where}: ${clipped(breaks.get(row, "reason") ?? "no reason was recorded", 90)}${also}${usual}`, short: `✂ ${clipped(where, 24)}`, id: identity.idOf("breaks", row) };
   }
 }

@@ -39,6 +39,7 @@ const ABOUT = {
   fallbacks: (get) => `node:${get("graph_id")}/${get("node")}`,
   findings: (_get, row) => `finding:${row}`,
   runs: (_get, row) => `run:${row}`,
+  actions: (get) => get("subject_id"),
   ledger: (get) => `graph:${get("graph_id")}`,
   roofline: (get) => `kernel:${get("session_id")}/${get("kernel")}`,
 };

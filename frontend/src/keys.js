@@ -10,7 +10,7 @@ const KEYS = [
   ["Ctrl K", "goes to an operator, line, finding, table or action"],
   ["Esc", "clears the selection, then leaves the graph"],
   ["/", "searches the graph, the tables, the source"],
-  ["n p", "graph: next and previous operation in PyTorch; numerics: next value out of tolerance"],
+  ["n p", "graph: next and previous node in PyTorch; numerics: next value out of tolerance"],
   ["+ − 0", "flame, graph and timeline: zoom in, zoom out, show all"],
   ["wheel", "scrolls the page; with Ctrl, or once the drawing has the focus, zooms"],
   ["g t", "timeline: next known gap, a typical call"],

@@ -227,7 +227,7 @@ class HeatMap {
     const shown = (wrong.length ? wrong : this.cells.filter((cell) => cell.abs > 0).sort((a, b) => size(b) - size(a))).slice(0, WORST);
     if (!shown.length) return el("p.ol-soft", {}, "Every value checked inside partitions is bit-identical to PyTorch's.");
     const items = shown.map((cell) => el("li", {}, cell.first ? "▲ " : "", link(this.store, cell.id, visible(cell.name)), " ", el("span.ol-soft", {}, visible(`in ${home.get(cell)}: ${this.words(cell)}`))));
-    return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences inside partitions, all within tolerance"), el("ul", {}, ...items));
+    return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences inside partitions, which all match"), el("ul", {}, ...items));
   }
 
   recolour() {

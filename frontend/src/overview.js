@@ -96,14 +96,14 @@ function inOrt(store) {
   const { coverage, answers } = store.data.overview;
   const share = coverage.share;
   // A full bar would say that nothing runs outside the graphs.
-  const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} of the operators run in ONNX Runtime`);
+  const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} run in ONNX Runtime`);
   const big = share === null ? (coverage.is_cut_short ? "Unknown" : "No") : answer(coverage, isDryRun(store.data));
   return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, big), bar, el("p", {}, (answers.ort ?? answers.model).join("; ")));
 }
 
-function answer({ verdict, share, operator_count: operators, break_count: breaks, is_cut_short: cut }, isPlanned) {
+function answer({ verdict, share, operator_count: counts, break_count: breaks, is_cut_short: cut }, isPlanned) {
   const known = { whole: ["Yes", "all of it"], none: ["No", "none of it"], compiled: ["Yes", "the compiled code"] }[verdict];
-  const [word, part] = known ?? [share < NEARLY_ALL ? "In part" : "Yes", `${percent(share)} of ${operators === null && (breaks || cut) ? "the compiled code" : "it"}`];
+  const [word, part] = known ?? [share < NEARLY_ALL ? "In part" : "Yes", `${percent(share)} of ${counts === null && (breaks || cut) ? "the compiled code" : "it"}`];
   return isPlanned && word !== "No" ? `Planned: ${part}` : `${word}, ${part}`; // nothing ran in a dry run
 }
 
@@ -225,8 +225,7 @@ function compileTime(overview) {
 }
 
 function right(store) {
-  const numerics = store.data.table("numerics");
-  const found = judged(numerics);
+  const found = judged(store);
   const title = "Are the results correct?";
   if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
   if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", hint(store.data, "verify")));
@@ -251,17 +250,12 @@ function unchecked(store) {
   return sections.reduce((sum, { cells }) => sum + cells.length, 0);
 }
 
-function judged(numerics) {
-  const found = { checked: 0, wrong: 0, first: null };
-  for (let row = 0; row < numerics.rows; row++) {
-    const ok = numerics.get(row, "ok");
-    if (ok === null) continue;
-    found.checked += 1;
-    if (!ok) found.wrong += 1;
-    if (!ok && found.first === null) found.first = row;
-    if (numerics.get(row, "first_divergence")) found.first = row;
-  }
-  return found;
+/** As the panel counts: a value that is compared as computed and as returned is one. */
+function judged(store) {
+  const cells = sectionsOf(store).flatMap((section) => section.cells);
+  const wrong = cells.filter((cell) => cell.state === "wrong");
+  const checked = cells.filter((cell) => cell.state !== "unchecked").length;
+  return { checked, wrong: wrong.length, first: (cells.find((cell) => cell.first) ?? wrong[0])?.rows[0] ?? null };
 }
 
 const SHORT = 110; // of what follows from an action, which the list of actions has whole

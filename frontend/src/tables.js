@@ -8,7 +8,7 @@ import { helpLine, hint } from "./help.js";
 /** What a table shows before anything else; columns that are named nowhere follow, and all stay in the chooser. */
 const FIRST = {
   graphs: ["graph_id", "compile_id", "phase", "name", "node_count", "partition_count", "fallback_count", "coverage", "compile_ns", "file", "line"],
-  breaks: ["break_id", "file", "line", "source", "reason", "advice", "overhead_ns", "cost_ns", "occurrences"],
+  breaks: ["break_id", "file", "line", "source", "reason", "advice", "cost_ns", "occurrences"],
   recompiles: ["compile_id", "of_compile_id", "function", "guard", "values", "advice", "file", "line"],
   nodes: ["graph_id", "node", "target", "module", "shape", "dtype", "partition_id", "reason_code", "flops", "output_bytes", "file", "line", "source"],
   partitions: ["partition_id", "graph_id", "node_count", "input_count", "output_count", "input_bytes", "output_bytes", "weight_bytes", "flops", "model_id"],
@@ -20,6 +20,7 @@ const FIRST = {
   numerics: ["node", "scope", "max_abs", "max_rel", "ok", "first_divergence", "closer_to_fp64", "nonfinite", "note", "partition_id", "file", "line"],
   findings: ["severity", "title", "gain_ns", "measured", "mitigation", "evidence", "hazard", "subject", "file", "line"],
   ledger: ["graph_id", "part", "ns", "share"],
+  actions: ["rank", "kind", "file", "line", "do", "gain_ns", "cost_ns", "confidence"],
   roofline: ["op_type", "node", "mean_ns", "bound", "reached", "limit_ns", "flops", "bytes", "intensity", "kernel", "session_id", "file", "line"],
 };
 
@@ -37,6 +38,7 @@ const EMPTY = {
   breaks: ["No graph break.", null],
   recompiles: ["Nothing was compiled again.", null],
   findings: ["Nothing stands out.", null],
+  actions: ["There is nothing to do.", null],
 };
 
 /**

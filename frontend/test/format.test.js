@@ -11,7 +11,7 @@ const table = (name, make, cases) =>
 table("times", format.time, [[0, "0 ns"], [812, "812 ns"], [12_300, "12.3 µs"], [999_600, "1.00 ms"], [1_240_000, "1.24 ms"], [2_100_000_000, "2.10 s"], [-1500, "-1.50 µs"]]);
 table("sizes", format.bytes, [[812, "812 B"], [12_595, "12.3 KiB"], [1_300_234, "1.24 MiB"], [1023, "1,023 B"]]);
 table("shares", format.percent, [[1, "100 %"], [0.976, "97.6 %"], [0, "0 %"], [0.9999, ">99.9 %"], [0.0001, "<0.1 %"]]);
-table("real numbers", format.real, [[0, "0"], [1.234e-7, "1.2e-7"], [0.03125, "0.0313"], [NaN, "NaN"], [-Infinity, "-∞"], [123456789, "1.2e8"], [12.5, "12.5"]]);
+table("real numbers", format.real, [[0, "0"], [1.234e-7, "1.2e-07"], [0.03125, "0.0313"], [NaN, "NaN"], [-Infinity, "-∞"], [123456789, "1.2e+08"], [12.5, "12.5"]]);
 table("functions", format.functionName, [["forward", "forward"], ["torch_dynamo_resume_in_forward_at_71", "rest of forward after line 71"], [null, "unnamed function"]]);
 
 test("nothing hides or reorders what is read", () => {

@@ -144,6 +144,6 @@ describe("names", () => {
     const labels = createLabels(tree);
     const torch = Array.from(tree.order).find((row) => tree.ops.side[row] === 1);
     assert.match(labels.spoken(tree.leaf(torch)), /^bessel_j0, .*stays in PyTorch: .*has no ONNX function/);
-    assert.match(labels.spoken(tree.root), /11 of 123 operations stay in PyTorch/);
+    assert.match(labels.spoken(tree.root), /11 of 123 nodes stay in PyTorch/);
   });
 });

@@ -94,3 +94,10 @@ def latest_sessions(capture: Capture, graph: Graph) -> list[Session]:
 fallbacks_by_graph: Callable[[Capture], dict[str, list[Fallback]]] = once(
     lambda capture: grouped((row.graph_id, row) for row in capture.fallbacks)
 )
+
+
+@once
+def verdicts_by_value(capture: Capture) -> dict[tuple[str | None, str], bool | None]:
+    """Tell by partition and node whether a value matches PyTorch's, None where that is open: as computed and as returned, it is one."""
+    rows = grouped(((row.partition_id, row.node), row.ok) for row in capture.numerics)
+    return {key: min((ok for ok in own if ok is not None), default=None) for key, own in rows.items()}

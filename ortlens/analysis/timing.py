@@ -184,21 +184,15 @@ def entries_by_graph(capture: Capture) -> dict[str, float]:
     return {graph_id: time.entries.get(graph_id, 0.0) for time in call_times(capture) for graph_id in time.graph_ids}
 
 
-def price_of(item: Break) -> int | None:
-    """Return what removing a break would save per call, in ns: all time between the graphs if not told apart; None if not measured."""
-    between = item.cost_ns if item.overhead_ns is None else item.overhead_ns
-    return None if between is None else between + (item.entering_ns or 0)
-
-
 @once
 def costliest_breaks(capture: Capture) -> tuple[Break, ...]:
     """Sort the distinct graph breaks, the most expensive or most frequent first."""
-    return tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences)))
+    return tuple(sorted(capture.breaks, key=lambda item: (-(item.cost_ns or 0), -item.occurrences)))
 
 
 def own_code_ns(item: Break) -> int:
     """Return the time per call of the program's own code at a break, which stays when the break goes; 0 if not known."""
-    return 0 if item.cost_ns is None or item.overhead_ns is None else max(item.cost_ns - item.overhead_ns, 0)
+    return 0 if item.between_ns is None or item.overhead_ns is None else max(item.between_ns - item.overhead_ns, 0)
 
 
 @once

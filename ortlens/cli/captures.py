@@ -70,12 +70,13 @@ SHOW = Command(
 
 
 def _table(capture: Capture, options: argparse.Namespace) -> str:
-    from ortlens.analysis.problems.stream import records_of
+    from ortlens.views.actions import records_of
     from ortlens.views.table import csv_from_rows, rows_of, table
 
+    records = records_of(capture, options.table)
     if not options.json and not options.csv:
-        return table(records_of(capture, options.table), width=None if options.wide else width(), limit=options.rows or None)
-    rows = rows_of(capture, options.table)
+        return table(records, width=None if options.wide else width(), limit=options.rows or None)
+    rows = rows_of(options.table, records)
     if options.json:
         return json_text(answer("table", {"table": options.table, "rows": rows}))
     return csv_from_rows(options.table, rows).rstrip("\n")
@@ -129,14 +130,13 @@ def _export(options: argparse.Namespace) -> None:
 
 EXPORT = Command(
     name="export",
-    text="Write a saved capture as files for other tools: tables, ONNX models, a trace, the flame graph, node data for Model Explorer.",
+    text="Write a saved capture as files for other tools: tables, ONNX models, a trace, node data for Model Explorer.",
     run=_export,
     asks="How do I get it into pandas, Perfetto, speedscope or Model Explorer?",
     examples="""
         ortlens export run.ortlens folder  # every table as CSV, and the ONNX models
         ortlens export run.ortlens folder --format json --table runs sessions
-        ortlens export run.ortlens folder --format trace  # trace.json for ui.perfetto.dev
-        ortlens export run.ortlens folder --format speedscope  # flame.speedscope.json for speedscope.app
+        ortlens export run.ortlens folder --format trace  # trace.json for ui.perfetto.dev and speedscope.app
         ortlens export run.ortlens folder --format model-explorer  # node data beside the ONNX models
     """,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ortlens.errors import UsageError
-from ortlens.trace.schema import FORMATS, TABLES
+from ortlens.trace.schema import FORMATS, SHOWN_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -120,7 +120,7 @@ _MODELS = "explain bench tune bisect"
 _LINE, _MAGICS = "%ortlens", "%ortlens %%ortlens"
 _TARGET = "an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too"
 _CAPTURE = "a file that lens.save() or another command wrote"
-_TABLES = ", ".join(TABLES)
+_TABLES = ", ".join(SHOWN_TABLES)
 _MANY: Mapping[str, Any] = {"nargs": "+", "default": []}
 _REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
 
@@ -212,20 +212,20 @@ OPTIONS = (
     Option("--environments", "bisect", "where versions are installed (default: in the user's cache)", "FOLDER", type=expanded),
     Option("--pip-args", "bisect", "further arguments of pip install, such as -i URL", "ARGS", default=""),
     # captures
-    Option("--table", "show", f"one table instead: {_TABLES}", "NAME", type=OneOf(tuple(TABLES))),
+    Option("--table", "show", f"one table instead: {_TABLES}", "NAME", type=OneOf(tuple(SHOWN_TABLES))),
     Option("--rows", "show", "rows of a text table, 0 for all (default: %(default)s)", "N", type=_ROWS, default=30),
     Option("--wide", "show", "every column of a text table, uncut, however long its lines become"),
     Option("--csv", "show", "print every row of the table as CSV"),
     Option(
         "--format",
         "export",
-        "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto; speedscope: the flame graph; "
+        "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto and speedscope; "
         "model-explorer: times and errors per ONNX node (default: %(default)s)",
         "FORMAT",
         type=OneOf(FORMATS),
         default="csv",
     ),
-    Option("--table", "export", f"only these tables: {_TABLES}", "NAME", nargs="+", action="extend", type=OneOf(tuple(TABLES))),
+    Option("--table", "export", f"only these tables: {_TABLES}", "NAME", nargs="+", action="extend", type=OneOf(tuple(SHOWN_TABLES))),
     Option("--force", "export", "replace existing files"),
     Option("--max-breaks", "check", "distinct graph breaks at most", "N", type=_WHOLE),
     Option("--max-recompiles", "check", "recompiles at most", "N", type=_WHOLE),

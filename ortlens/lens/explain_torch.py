@@ -11,6 +11,7 @@ import functools
 import inspect
 import time
 import traceback
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,7 @@ from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch.export import ExportedProgram
 
@@ -274,7 +275,8 @@ class Generating:
             returned = clock()
             wait()
             ended = returned if wait is no_wait else clock()
-            note(StepReading(is_encoder, started, ended, *_rows_and_positions(args, kwargs), ended - returned))
+            given = (*map(kwargs.get, _TOKENS), *args, *kwargs.values())
+            note(StepReading(is_encoder, started, ended, *_rows_and_positions(_values(result) if is_encoder else given), ended - returned))
             return result
 
         return through
@@ -308,9 +310,13 @@ def _in_place(forwards: list[tuple[torch.nn.Module, Callable[..., Any]]]) -> Ite
                 module.forward = own
 
 
-def _rows_and_positions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    named = (kwargs.get(name) for name in _TOKENS)
-    for value in (*named, *args, *kwargs.values()):
+def _values(result: object) -> Iterable[Any]:
+    """Return what an encoder returns, its states first: an input may be a spectrum, whose rows are no positions."""
+    return result.values() if isinstance(result, Mapping) else result if isinstance(result, tuple) else (result,)
+
+
+def _rows_and_positions(values: Iterable[Any]) -> tuple[int, int]:
+    for value in values:
         if isinstance(value, torch.Tensor) and value.dim() > 1:
             return value.shape[0], value.shape[1]
     return 1, 1

@@ -29,6 +29,8 @@ ReasonCode: TypeAlias = Literal[
 FallbackCause: TypeAlias = Literal["random", "bfloat16", "complex"]
 Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
 Severity: TypeAlias = Literal["error", "warning", "info"]
+Kind: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
+GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual", "wait"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
@@ -149,19 +151,20 @@ class Break:
     occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1, brief=6)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
     cost_ns: int | None = optional(
-        "Time per call between the graphs that the break parts: its overhead, and the Python there, which is the program's own code and "
-        "what leads to it. Empty where it was not measured.",
+        "What the break costs per call: `overhead_ns` and `entering_ns`, or `saved_ns` where that is more. Empty where it was not "
+        "measured.",
         unit="ns",
         brief=3,
     )
-    overhead_ns: int | None = optional(
-        "Of that, what goes with the break: Dynamo's look-up, guards and gathering of inputs. What a larger graph would save is not in it.",
-        unit="ns",
-        brief=7,
-    )
+    overhead_ns: int | None = optional("Of that, Dynamo's look-up, guards and gathering of inputs.", unit="ns", brief=7)
     entering_ns: int | None = optional(
-        "Time per call, besides, that entering the graphs behind the break takes: binding and outputs of one partition, and the code "
-        "around it. It goes with the break too, where what is before and behind it would be one graph.",
+        "Of that, what entering the graphs behind the break takes: binding and outputs of one partition, and the code around it. It goes "
+        "with the break where what is before and behind it would be one graph.",
+        unit="ns",
+    )
+    between_ns: int | None = optional(
+        "Time per call between the graphs that the break parts: `overhead_ns`, and the Python there, which is the program's own code, what "
+        "leads to it, and stays.",
         unit="ns",
     )
     advice: str | None = optional("What to change, in one sentence.", brief=4)
@@ -629,13 +632,42 @@ class Step:
         brief=1,
     )
     calls: float = column("Calls of the model in one call of `generate`; 0 for `python`.", default=0.0, brief=2)
-    tokens: float = column("Tokens that they compute: positions by rows of the batch, beams included.", default=0.0, brief=3)
+    tokens: float = column(
+        "Tokens that they compute, or positions that an encoder does: by rows of the batch, beams included.", default=0.0, brief=3
+    )
     ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0, brief=4)
     uncompiled_ns: int | None = optional(
         "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", brief=5
     )
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
     rank: int | None = optional(_RANK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    """What to do about one cause, ranked."""
+
+    rank: int = column("Place in the order of usefulness, from 1.", brief=1)
+    kind: Kind = column(
+        "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
+        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports.",
+        brief=2,
+    )
+    subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
+    subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
+    file: str | None = optional("File of the user line; of several lines, the costliest.", brief=3)
+    line: int | None = optional("Number of the user line.")
+    do: str = column("What to change.", brief=4)
+    gain_ns: int | None = optional("Time per call that the change saves; empty where no change was timed or estimated.", unit="ns", brief=5)
+    cost_ns: int | None = optional("Time per call that a break costs, or that an operator takes in PyTorch.", unit="ns", brief=6)
+    confidence: GainConfidence = column("How these are known: `measured`, `estimated`, or `unknown`.", brief=7)
+    tried: bool = column(
+        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
+        default=False,
+    )
+    settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
+    patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
+    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
 
 
 Record: TypeAlias = (

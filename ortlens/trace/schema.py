@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Figures, SideResult
 
 
-FORMATS = ("csv", "json", "trace", "speedscope", "model-explorer")
+FORMATS = ("csv", "json", "trace", "model-explorer")
 """Forms in which a capture is exported; the first two hold tables."""
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 
@@ -106,15 +106,17 @@ def _tables_from_capture() -> Mapping[str, Table]:
 
 
 TABLES: Mapping[str, Table] = _tables_from_capture()  # every table by name, in the order in which they are shown
+SHOWN_TABLES: Mapping[str, Table] = types.MappingProxyType({**TABLES, "actions": table_from_record("actions", r.ActionRow)})
+"""What is shown and exported as a table: these, and what is computed from them."""
 FIGURES = table_from_record("figures", r.Figures)  # the figures of a capture, as a table of one row
 
 
 def table_by_name(name: str) -> Table:
-    """Look up a table; the `UsageError` for an unknown name lists those there are."""
+    """Look up a table that is shown; the `UsageError` for an unknown name lists those there are."""
     try:
-        return TABLES[name]
+        return SHOWN_TABLES[name]
     except KeyError as err:
-        raise UsageError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}") from err
+        raise UsageError(f"there is no table {name!r}; the tables are: {', '.join(SHOWN_TABLES)}") from err
 
 
 def frame_from_capture(capture: Capture, table_name: str) -> pd.DataFrame:
@@ -128,6 +130,21 @@ def frame_from_records(table: Table, records: Sequence[Any]) -> pd.DataFrame:
     pandas = _pandas()
     series = {column.name: _series(pandas, column, [getattr(record, column.name) for record in records]) for column in table.columns}
     frame: pd.DataFrame = pandas.DataFrame(series)
+    return frame
+
+
+def records_from_frame(frame: pd.DataFrame) -> list[Any]:
+    """Make records of the rows of a frame, which may be filtered and sorted, have fewer columns, and columns of its own."""
+    names = set(map(str, frame.columns))
+    table = max(SHOWN_TABLES.values(), key=lambda table: len(names.intersection(column.name for column in table.columns)))
+    missing = dict.fromkeys(column.name for column in table.columns)
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [table.record(**{name: row.get(name) for name in missing}) for row in rows]
+
+
+def text_frame(columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Make a frame of cells that are texts, by heading."""
+    frame: pd.DataFrame = _pandas().DataFrame(columns)
     return frame
 
 

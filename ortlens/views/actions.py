@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.problems.problem import GainConfidence, Kind  # noqa: TC001 - choices of columns are read from annotations
-from ortlens.analysis.problems.stream import problems_of
-from ortlens.trace.records import column, optional, same
+from ortlens.analysis.problems.stream import finding_records, problems_of
+from ortlens.trace.records import ActionRow, same
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import consequence_sentences, problem_place, problem_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
 from ortlens.views.wording import REASON_WORDS, clipped, guard, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ortlens.analysis.problems.problem import Problem
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Kind
 
 KIND_WORDS: Mapping[Kind, str] = {
     "finding": "reported",
@@ -30,35 +28,6 @@ KIND_WORDS: Mapping[Kind, str] = {
     "rule": "finding",
 }
 _FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "platform")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionRow:
-    """What to do about one cause, as a row of `lens.actions`."""
-
-    rank: int = column("Place in the order of usefulness, from 1.")
-    kind: Kind = column(
-        "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
-        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports."
-    )
-    subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
-    subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
-    file: str | None = optional("File of the user line; of several lines, the costliest.")
-    line: int | None = optional("Number of the user line.")
-    do: str = column("What to change.")
-    gain_ns: int | None = optional(
-        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch; of a break whose "
-        "change was timed, what that saves.",
-        unit="ns",
-    )
-    confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
-    tried: bool = column(
-        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
-        default=False,
-    )
-    settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
-    patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
-    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
 
 
 def action_facts(capture: Capture) -> list[dict[str, Any]]:
@@ -75,10 +44,17 @@ def action_rows(capture: Capture) -> list[ActionRow]:
             subject_id=problem_id(item, capture),
             do=_do(item),
             consequences=tuple(each.title for each in item.consequences),
-            **same(item, "kind", "file", "line", "gain_ns", "confidence", "tried", "settings", "patch"),
+            **same(item, "kind", "file", "line", "gain_ns", "cost_ns", "confidence", "tried", "settings", "patch"),
         )
         for rank, item in enumerate(problems_of(capture), start=1)
     ]
+
+
+def records_of(capture: Capture, table: str) -> Sequence[Any]:
+    """Return the records of a table that is shown; of `findings`, also what the rules find."""
+    records: Sequence[Any]
+    records = finding_records(capture) if table == "findings" else action_rows(capture) if table == "actions" else getattr(capture, table)
+    return records
 
 
 def facts_of_action(item: Problem, capture: Capture) -> dict[str, Any]:
@@ -91,7 +67,8 @@ def facts_of_action(item: Problem, capture: Capture) -> dict[str, Any]:
         "where": problem_place(item),
         "count": item.count,
         "gain": gain_text(item),
-        "ns": item.gain_ns,
+        "gain_ns": item.gain_ns,
+        "cost_ns": item.cost_ns,
         "sure": item.confidence,
         "confidence": item.confidence + (" on a busy machine" if item.is_busy and item.confidence != "unknown" else ""),
         "why": _why(item),
@@ -113,17 +90,12 @@ def gain_text(item: Problem) -> str:
     """
     if item.recompile_ns:
         return f"took {time_from_ns(item.recompile_ns)} so far"
-    if item.gain_ns is None:
-        return "gain unknown"
-    if not item.gain_ns:
-        nothing = NO_MORE if item.at_most else "no time" if item.is_saving else None
-        return f"saves {nothing}" if nothing else f"no time measured{besides(0, item.own_code_ns)}"
-    amount = time_from_ns(item.gain_ns)
-    if item.kind == "fallback":  # a change brings the difference to what it takes then
-        return f"takes {amount} per {item.per} in PyTorch"
-    if item.kind == "break" and not item.is_saving:
-        return f"costs {amount} per {item.per}{besides(item.gain_ns, item.own_code_ns)}"
-    return f"saves {amount_words(item)} per {item.per}"
+    if item.gain_ns is not None:
+        return f"saves {amount_words(item)} per {item.per}" if item.gain_ns else f"saves {NO_MORE if item.at_most else 'no time'}"
+    if not item.cost_ns:
+        return "gain unknown" if item.cost_ns is None else f"no time measured{besides(0, item.own_code_ns)}"
+    amount = f"{time_from_ns(item.cost_ns)} per {item.per}"  # a change brings the difference to what it takes then
+    return f"takes {amount} in PyTorch" if item.kind == "fallback" else f"costs {amount}{besides(item.cost_ns, item.own_code_ns)}"
 
 
 def _why(item: Problem) -> str:

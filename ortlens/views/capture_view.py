@@ -26,9 +26,17 @@ from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, 
 from ortlens.errors import CheckFailed, OptionalDependencyError, UsageError
 from ortlens.trace import store
 from ortlens.trace.records import Capture
-from ortlens.trace.schema import TABLES, frame_from_capture, frame_from_records, table_from_record
+from ortlens.trace.schema import (
+    SHOWN_TABLES,
+    frame_from_capture,
+    frame_from_records,
+    records_from_frame,
+    table_by_name,
+    table_from_record,
+    text_frame,
+)
 from ortlens.units import counted, percent
-from ortlens.views.actions import ActionRow, action_rows
+from ortlens.views.actions import action_rows, records_of
 from ortlens.views.comparison import Comparison
 from ortlens.views.exporting import exported
 from ortlens.views.flame_files import FlameGraph
@@ -37,6 +45,7 @@ from ortlens.views.netron import netron_view
 from ortlens.views.rendering import mimebundle, summary
 from ortlens.views.report import report_page
 from ortlens.views.selection import Selectable
+from ortlens.views.table import shown_columns
 from ortlens.views.verdict_text import failure_text
 from ortlens.views.wording import LENS, SAVED, clipped
 
@@ -134,12 +143,12 @@ class CaptureView(ABC):
     @property
     def findings(self) -> pd.DataFrame:
         """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
-        return frame_from_records(TABLES["findings"], finding_records(self.captured()))
+        return frame_from_records(SHOWN_TABLES["findings"], finding_records(self.captured()))
 
     @property
     def actions(self) -> pd.DataFrame:
         """What to do, one row per cause, the most useful first: breaks, operators in PyTorch, recompiles and findings."""
-        return frame_from_records(table_from_record("actions", ActionRow), action_rows(self.captured()))
+        return frame_from_records(SHOWN_TABLES["actions"], action_rows(self.captured()))
 
     @property
     def ledger(self) -> pd.DataFrame:
@@ -150,6 +159,28 @@ class CaptureView(ABC):
     def steps(self) -> pd.DataFrame:
         """What prefill, decode and the Python around the model take in a call of `generate`."""
         return frame_from_capture(self.captured(), "steps")
+
+    def brief(self, frame: str | pd.DataFrame) -> pd.DataFrame:
+        """Show the columns of a frame that matter most, in units that people read, as `ortlens show` chooses them.
+
+        Args:
+            frame: Name of a frame, as `kernels`, `findings` or `actions`, or such a frame, sorted and filtered as you like.
+
+        Returns:
+            Texts, as `12.3 µs`, `26.7 %` or `1.0e-06`; `place` is file and line. Columns that hold nothing are left out, and so are all
+            where there are no rows.
+
+        Raises:
+            UsageError: There is no frame of this name; the message lists those there are.
+
+        Example:
+            >>> import torch, ortlens
+            >>> lens = ortlens.explain(torch.sin, calls=1)(torch.ones(2))
+            >>> lens.brief(lens.nodes).target.tolist()
+            ['aten.sin.default']
+        """
+        records = records_of(self.captured(), table_by_name(frame).name) if isinstance(frame, str) else records_from_frame(frame)
+        return text_frame({column.head: column.cells for column in shown_columns(records)})
 
     def summary(self) -> str:
         """Summarise in a few lines how the model runs in ONNX Runtime.
@@ -394,8 +425,7 @@ class CaptureView(ABC):
 
         Args:
             folder: Where they go; made if it is missing.
-            format: `csv` or `json`: a file per table, and the ONNX models; `trace`: `trace.json` for ui.perfetto.dev;
-                `speedscope`: the flame graph for speedscope.app;
+            format: `csv` or `json`: a file per table, and the ONNX models; `trace`: `trace.json` for ui.perfetto.dev and speedscope.app;
                 `model-explorer`: times and differences per ONNX node, after `profile` or `verify`, beside the models.
             tables: Only these tables, as `("runs", "sessions")`.
             replace: Whether files that are there may be replaced.

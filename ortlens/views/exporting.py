@@ -1,4 +1,4 @@
-"""A capture as files that other tools read, such as the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""A capture as files that other tools read, such as the Trace Event Format, which ui.perfetto.dev and speedscope.app open.
 
 In a trace, calls are where they were, on a track per thread, inside the graphs that they belong to. Of compilations and kernels only
 durations are recorded: they have tracks of their own, on which they lie end to end; kernels also lie inside the latest calls, marked as
@@ -23,8 +23,8 @@ from ortlens.analysis.index import fallbacks_by_graph, graphs_by_id, grouped, ke
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.records import same
-from ortlens.trace.schema import FORMATS, TABLES, facts_of, table_by_name
-from ortlens.views.flame_files import speedscope_from_capture
+from ortlens.trace.schema import FORMATS, SHOWN_TABLES, facts_of, table_by_name
+from ortlens.views.actions import records_of
 from ortlens.views.table import csv_from_rows, rows_of
 from ortlens.views.wording import PHASE_WORDS, place
 
@@ -62,9 +62,6 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
     """Map the names of the files to what makes each; models have names that stay inside a folder, and the store refuses worse ones too."""
     if form == "trace":
         return {"trace.json": lambda: json.dumps(trace_from_capture(capture), allow_nan=False).encode()}
-    if form == "speedscope":
-        flame = json.dumps(speedscope_from_capture(capture), allow_nan=False).encode()
-        return {"flame.speedscope.json": lambda: flame}
     models = {name: partial(bytes, data) for name, data in capture.attachments.items() if _MODEL.fullmatch(name)}
     if form == "model-explorer":
         found = node_data_from_capture(capture)
@@ -72,12 +69,12 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
         if not data:
             raise UsageError("nothing was profiled or verified: lens.profile(...) gives times to the nodes, lens.verify(...) differences")
         return {**data, **models}
-    chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or TABLES}
+    chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or SHOWN_TABLES}
     return {**chosen, **({} if tables else models)}
 
 
 def _table(capture: Capture, name: str, form: str) -> bytes:
-    rows = rows_of(capture, name)
+    rows = rows_of(name, records_of(capture, name))
     text = csv_from_rows(name, rows) if form == "csv" else json.dumps(rows, indent=1)
     return text.encode("utf-8", "backslashreplace")
 

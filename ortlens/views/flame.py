@@ -152,10 +152,10 @@ class _Maker:
         return {graph_id: dict(nodes) for graph_id, nodes in found.items()}
 
     def _breaks(self, rows: Iterable[int]) -> list[Frame]:
-        """Make frames of the breaks that have a cost: the time between the graph before and the one behind."""
+        """Make frames of the breaks that were measured: the time between the graph before and the one behind."""
         breaks = self._capture.breaks
-        priced = [row for row in rows if row < self._max and breaks[row].cost_ns and self.is_measured]
-        return [Frame(kind="break", ref=row, ns=float(breaks[row].cost_ns or 0)) for row in priced]
+        priced = [row for row in rows if row < self._max and breaks[row].between_ns and self.is_measured]
+        return [Frame(kind="break", ref=row, ns=float(breaks[row].between_ns or 0)) for row in priced]
 
     def _around(self, breaks: Sequence[Frame]) -> list[Frame]:
         """Make frames of what lies around graphs and is no break: entering compiled code, and Python that only the ledger times."""
@@ -167,11 +167,8 @@ class _Maker:
         for frame in breaks:  # medians, which need not add up to the means of the ledger
             frame.width = frame.ns * min(1.0, room / cost)
         records = [self._capture.breaks[frame.ref] for frame in breaks]
-        if all(item.overhead_ns is not None for item in records):
-            guards -= sum(item.overhead_ns or 0 for item in records)
-            between -= sum(own_code_ns(item) for item in records)
-        else:  # a capture that does not tell a break's overhead from the Python there
-            between -= cost
+        guards -= sum(item.overhead_ns or 0 for item in records)
+        between -= sum(own_code_ns(item) for item in records)
         if between < 0 or guards < 0:
             guards, between = max(guards + between, 0.0), 0.0
         around = (Frame(kind="guards", ns=guards, width=guards), Frame(kind="between", ns=between, width=between))

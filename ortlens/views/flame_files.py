@@ -1,20 +1,16 @@
-"""The flame graph as a picture, for issues, pages and notebooks, which show images only; and as a file for speedscope.app.
-
-Source: speedscope's "file-format-schema.json": sampled profiles, a stack of indices into the shared frames and a weight per sample.
-"""
+"""The flame graph as a picture, for issues, pages and notebooks, which show images only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortlens._files import write_asked
 from ortlens.analysis.ledger import time_base
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
-from ortlens.views.flame import COMPILE_PHASES, flame_of
-from ortlens.views.wording import PHASE_WORDS, clipped, function, place, runner_name, visible
+from ortlens.views.flame import flame_of
+from ortlens.views.wording import clipped, function, place, runner_name
 
 if TYPE_CHECKING:
     import os
@@ -115,7 +111,7 @@ def flame_svg(capture: Capture) -> str:
     )
 
 
-def graph_label(graph: Graph) -> str:
+def _graph_label(graph: Graph) -> str:
     """Name a graph by Dynamo's id, as recompiles do; a forward and its backward share it, so phase and role are appended."""
     what = graph.role or ("" if graph.phase == "inference" else graph.phase)
     return f"{graph.compile_id or graph.graph_id} {what}".strip()
@@ -138,7 +134,7 @@ def _boxes(frame: Frame, depth: int, left: float, scale: float, outer: str) -> I
 
 def _box(capture: Capture, box: _Box, whole: float) -> str:
     frame, depth, left, width, outer = box
-    title = frame_title(capture, frame, outer)
+    title = _title(capture, frame, outer)
     share = f", {percent(min(frame.width / whole, 1.0))}" if depth else ""
     fill = "url(#flame-hatch)" if frame.kind == "torch" else _FILLS[frame.kind]
     size = f'x="{left:.1f}" y="{depth * _ROW}" width="{max(width - 0.7, 0.8):.1f}" height="{_ROW - 1.5}"'
@@ -162,7 +158,7 @@ def _fitting(title: str, amount: str, room: float) -> str:
     return "✂" if title.startswith("✂") and letters else ""
 
 
-def frame_title(capture: Capture, frame: Frame, outer: str) -> str:
+def _title(capture: Capture, frame: Frame, outer: str) -> str:
     """Name a frame of a call; `outer` is the path of the module around it."""
     if frame.kind == "module":
         return clipped(frame.path.removeprefix(f"{outer}.") if outer else frame.path, 80)
@@ -176,11 +172,11 @@ def _target(capture: Capture, row: int) -> str:
 
 
 _TITLES: Mapping[FrameKind, Callable[[Capture, int], str]] = {
-    "graph": lambda capture, row: f"{graph_label(capture.graphs[row])} {function(capture.graphs[row].name)}",
+    "graph": lambda capture, row: f"{_graph_label(capture.graphs[row])} {function(capture.graphs[row].name)}",
     "ort": _target,
     "torch": _target,
     "kernel": lambda capture, row: capture.kernels[row].op_type,
-    "break": lambda capture, row: f"✂ graph break {place(capture.breaks[row].file, capture.breaks[row].line)}",
+    "break": lambda capture, row: f"✂ between graphs, {place(capture.breaks[row].file, capture.breaks[row].line)}",
     "session": lambda capture, row: f"{capture.sessions[row].partition_id} in ONNX Runtime",
 }
 
@@ -196,71 +192,3 @@ def _key(kinds: set[FrameKind], rows: int, runner: str) -> str:
         parts.append(f'<text x="{at + 16:.0f}" y="{rows * _ROW + 19}">{words}</text>')
         at += 34 + len(words) * _LETTER
     return "".join(parts)
-
-
-_PLACED: Mapping[FrameKind, Callable[[Capture], Any]] = {
-    "graph": lambda capture: capture.graphs,
-    "ort": lambda capture: capture.nodes,
-    "torch": lambda capture: capture.nodes,
-    "kernel": lambda capture: capture.kernels,
-    "break": lambda capture: capture.breaks,
-}
-"""Records with a user line, by the kind of their frames."""
-
-
-def speedscope_from_capture(capture: Capture) -> dict[str, Any]:
-    """Make the file; refuse a capture in which nothing was called or compiled."""
-    root = flame_of(capture).root
-    shared = _Shared(capture)
-    profiles = [
-        profile
-        for name, is_compiling in ((f"one {time_base(capture)}", False), ("compiling", True))
-        if (profile := _profile(f"{visible(capture.name) or 'capture'}: {name}", root, shared, is_compiling=is_compiling))["samples"]
-    ]
-    if not profiles:
-        raise UsageError("no call and no compilation was recorded, so there is no time to show: call the compiled function")
-    return {
-        "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "name": visible(capture.name) or "capture",
-        "exporter": "ortlens",
-        "activeProfileIndex": 0,
-        "shared": {"frames": [dict(frame) for frame in shared.indices]},
-        "profiles": profiles,
-    }
-
-
-@dataclass(slots=True)
-class _Shared:
-    capture: Capture
-    indices: dict[tuple[tuple[str, Any], ...], int] = field(default_factory=dict)  # of the distinct frames
-
-    def index(self, frame: Frame, outer: str) -> int:
-        if frame.kind == "phase":
-            about: dict[str, Any] = {"name": PHASE_WORDS[COMPILE_PHASES[frame.ref]]}
-        else:
-            about = {"name": frame_title(self.capture, frame, outer)}
-        record = _PLACED[frame.kind](self.capture)[frame.ref] if frame.kind in _PLACED and frame.ref >= 0 else None
-        if record is not None and record.file:
-            about |= {"file": visible(record.file), **({} if record.line is None else {"line": record.line})}
-        return self.indices.setdefault(tuple(about.items()), len(self.indices))
-
-
-def _profile(name: str, root: Frame, shared: _Shared, *, is_compiling: bool) -> dict[str, Any]:
-    """Walk the frames in the order of a call; each has a sample for what its inner frames leave of it."""
-    samples: list[list[int]] = []
-    weights: list[int] = []
-
-    def walk(frame: Frame, above: list[int], outer: str) -> float:
-        stack = above if is_compiling and frame is root else [*above, shared.index(frame, outer)]
-        is_leaf = is_compiling and frame.kind == "phase"
-        inner = [child for child in frame.children if is_compiling or child.kind != "phase"]
-        spent = sum(walk(child, stack, frame.path or outer) for child in inner if not is_compiling or child.kind in ("graph", "phase"))
-        whole = frame.ns if is_leaf else spent if is_compiling else frame.width
-        if (own := round(whole - spent)) > 0:
-            samples.append(stack)
-            weights.append(own)
-        return whole
-
-    walk(root, [], "")
-    timed = {"unit": "nanoseconds", "startValue": 0, "endValue": sum(weights)}
-    return {"type": "sampled", "name": name, **timed, "samples": samples, "weights": weights}

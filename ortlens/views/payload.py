@@ -23,13 +23,13 @@ from ortlens.analysis.costs import fallback_groups, slow_lines
 from ortlens.analysis.coverage import coverage_of, current_ids, state_of
 from ortlens.analysis.index import grouped
 from ortlens.analysis.onnx_model import onnx_facts
-from ortlens.analysis.problems.stream import findings_of, problems_of, records_of
+from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns, entries_by_graph
 from ortlens.trace.codec import json_float, plain
-from ortlens.trace.schema import TABLES, facts_of, table_from_record
+from ortlens.trace.schema import SHOWN_TABLES, facts_of, table_from_record
 from ortlens.trace.sources import sources_of
-from ortlens.views.actions import action_facts, problem_id
+from ortlens.views.actions import action_facts, problem_id, records_of
 from ortlens.views.flame import breaks_ahead, current_in_call_order, flame_of, packed_flame
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.screen import Screen, capture_screen
@@ -69,9 +69,9 @@ def payload_from_capture(capture: Capture, *, redact: bool = False, hints: Hints
 def payload_from_screen(screen: Screen, shown: Capture, *, redacted: bool, hints: Hints) -> dict[str, Any]:
     """Return the payload of a capture, with the screen that was made of it; `redacted` only tells the explorer that it was redacted."""
     texts: Texts = {}
-    records = {name: records_of(shown, name) for name in TABLES}
+    records = {name: records_of(shown, name) for name in SHOWN_TABLES}
     kept = {name: _kept(name, rows) for name, rows in records.items()}
-    tables = {name: packed_table(table, kept[name], len(records[name]), texts) for name, table in TABLES.items()}
+    tables = {name: packed_table(table, kept[name], len(records[name]), texts) for name, table in SHOWN_TABLES.items()}
     if found := roofs(shown):
         tables["roofline"] = packed_table(table_from_record("roofline", Roof), found[:MAX_ROWS], len(found), texts)
     left_out = [_left_out(name, len(kept[name]), len(rows)) for name, rows in records.items() if len(kept[name]) < len(rows)]

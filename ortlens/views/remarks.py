@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from ortlens.analysis.costs import slow_lines
 from ortlens.analysis.problems.stream import RECORDED, RULES, problems_of
+from ortlens.trace.records import same
 from ortlens.trace.sources import is_own
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import KIND_WORDS, facts_of_action
@@ -76,6 +77,7 @@ class Remark:
     source: str = ""  # the line there
     no_place: NoPlace | None = None  # why there is none
     gain_ns: int | None = None  # as in `lens.actions`
+    cost_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def _causes(capture: Capture, checkout: Checkout) -> Iterator[Remark]:
             title=clipped(item.title, 80) if is_finding else KIND_WORDS[item.kind],
             text=text,
             recorded=place(item.file, item.line, item.module),
-            gain_ns=item.gain_ns,
+            **same(item, "gain_ns", "cost_ns"),
         )
         yield checkout.placed(remark, item.file, item.line, item.source)
 
@@ -146,7 +148,7 @@ def _slow(capture: Capture, checkout: Checkout) -> Iterator[Remark]:
         if not item.is_torch:  # what PyTorch runs there has a remark
             text = f"This line takes {time_from_ns(item.ns)} of a call in ONNX Runtime, {percent(item.share)}."
             remark = Remark(rule="slow_line", level="note", title="slow line", text=text, recorded=place(item.file, item.line))
-            yield checkout.placed(replace(remark, gain_ns=item.ns), item.file, item.line, item.source)
+            yield checkout.placed(replace(remark, cost_ns=item.ns), item.file, item.line, item.source)
 
 
 def _with_limit(remarks: list[Remark], row: VerdictRow, checkout: Checkout) -> list[Remark]:
@@ -260,7 +262,11 @@ def _result(item: Remark, rules: Sequence[str], fingerprint: str) -> dict[str, A
         "message": {"text": item.text},
         "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"primaryLocationLineHash": fingerprint},
-        **({} if item.gain_ns is None else {"properties": {"gain_ns": item.gain_ns}}),
+        **(
+            {"properties": known}
+            if (known := {name: ns for name, ns in same(item, "gain_ns", "cost_ns").items() if ns is not None})
+            else {}
+        ),
     }
 
 

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.problems.stream import findings_of, records_of
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.errors import UsageError
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import SHOWN_TABLES
+from ortlens.views.actions import records_of
 from ortlens.views.payload import MAX_ROWS, MAX_RUNS
 from ortlens.views.wording import clipped
 
@@ -82,7 +83,9 @@ class Selectable:
 
     @cached_property
     def _lines(self) -> dict[str, None]:
-        rows: Iterator[Any] = (row for name in TABLES for row in records_of(self._capture, name)[:MAX_ROWS] if getattr(row, "file", None))
+        rows: Iterator[Any] = (
+            row for name in SHOWN_TABLES for row in records_of(self._capture, name)[:MAX_ROWS] if getattr(row, "file", None)
+        )
         return dict.fromkeys(f"line:{row.file}:{'null' if row.line is None else row.line}" for row in rows)  # as JavaScript says it
 
     def _ids(self, kind: str) -> dict[str, None]:

@@ -10,7 +10,7 @@ from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
-from ortlens.views.tiles import dry_run_end, farthest_words
+from ortlens.views.tiles import differences_words, dry_run_end
 from ortlens.views.time_sentences import against_words, decode_words, price_of_change, price_text, saving_words
 from ortlens.views.wording import REASON_WORDS, guard, place, visible
 
@@ -220,7 +220,8 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
         where = "" if first is None else f", first at {visible(first.node)} ({place(first.file, first.line)})"
         parts.append(f"{numbers.wrong:,} out of tolerance{where}")
     elif numbers.compared:
-        parts.append("all within tolerance" if numbers.is_right else _NONE_INSIDE)
+        but = f" but {numbers.beyond:,}, for the reason in `numerics.note`" if numbers.beyond else ""
+        parts.append(f"all within tolerance{but}" if numbers.is_right else _NONE_INSIDE)
     if numbers.origins:
         parts.append(f"NaN or Inf first appears at {visible(numbers.origins[0].node)}")
     if numbers.unchecked:
@@ -229,8 +230,8 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
         parts.append(f"{count:,} {_without_verdict(why, is_open=is_open)}" + (f" and {others:,} for other reasons" if others else ""))
     if numbers.eager_nodes:
         parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch, not compared")
-    if numbers.compared and not numbers.wrong and (farthest := farthest_words(numbers.farthest, is_right=numbers.is_right)):
-        parts.append(f"the largest difference is {farthest}")
+    if numbers.compared and not numbers.wrong and numbers.largest is not None:
+        parts.append(f"the largest differences are {differences_words(numbers.largest)}")
     return "; ".join(parts)
 
 
@@ -293,11 +294,11 @@ def finding_sentence(finding: Problem) -> str:
 def problem_sentence(item: Problem) -> str:
     """Say what to look at, and what it would change."""
     at = f"{where}: " if (where := problem_place(item)) else ""
-    if item.is_saving:
-        price = price_of_change(item.gain_ns or 0, is_busy=item.is_busy)
+    if item.kind == "break" and item.gain_ns is not None:
+        price = price_of_change(item.gain_ns, is_busy=item.is_busy)
     else:
         price = _price(item)
-        if item.kind == "break" and item.gain_ns:  # of which the change that removes it may take some itself
+        if item.kind == "break" and item.cost_ns:  # of which the change that removes it may take some itself
             price = f"the break costs {price}"
     cost = f" ({price})" if price else ""
     saving = saving_words(item)
@@ -322,7 +323,7 @@ def problem_sentence(item: Problem) -> str:
 def _price(item: Problem) -> str:
     takes = "takes " if item.kind == "fallback" else ""  # which is no gain: it would take something elsewhere, too
     splitting = 0 if item.advice is not None and "cost" in item.advice.params else item.splitting_ns  # which names it
-    return price_text(item.gain_ns, item.own_code_ns, splitting, form=f"{takes}{{}} per {item.per}", is_busy=item.is_busy)
+    return price_text(item.cost_ns, item.own_code_ns, splitting, form=f"{takes}{{}} per {item.per}", is_busy=item.is_busy)
 
 
 def consequence_sentences(item: Problem) -> list[str]:

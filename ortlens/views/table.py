@@ -16,7 +16,7 @@ from html import escape
 from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import SHOWN_TABLES
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.wording import clipped, function, guard, place
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ortlens.trace.codec import Json
-    from ortlens.trace.records import Capture
 
 MAX_ROWS = 12  # of a table in a notebook: as many as anyone reads. The explorer and the frames have all
 MAX_BYTES = 7_500  # of the rows of one table in a notebook; six tables and the frame stay below 60 kB
@@ -33,11 +32,12 @@ _GAP = "  "
 _MAX_CELL, _MAX_SENTENCE, _MAX_PROSE = 48, 240, 600  # characters; a sentence that is cut is useless
 _LEAST_PROSE, _READABLE_PROSE = 18, 40
 _KEY_COLUMNS = 4
+_PLAIN = 1e-3, 1e5  # fractions between these are written without an exponent
 
 Look: TypeAlias = Literal["text", "number", "code", "prose"]
 
 _PROSE = frozenset(
-    {"advice", "evidence", "explanation", "guard", "finding", "hazard", "mitigation", "note", "reason", "threads_reason", "title"}
+    {"advice", "do", "evidence", "explanation", "guard", "finding", "hazard", "mitigation", "note", "reason", "threads_reason", "title"}
 )
 """Sentences: wrapped where there is no room, never cut off."""
 _CODE = frozenset({"guard", "input_signature", "options", "source", "target", "values"})
@@ -188,7 +188,7 @@ def _number(value: float, name: str, unit: str) -> str:
         return size_from_bytes(round(value))
     if isinstance(value, int):
         return str(value) if name == "line" else f"{value:,}"
-    return f"{value:.3g}"
+    return f"{value:.3g}" if not value or _PLAIN[0] <= abs(value) < _PLAIN[1] else f"{value:.1e}"
 
 
 def _fitting(columns: Sequence[ShownColumn], width: int) -> list[int]:
@@ -217,18 +217,17 @@ def _omissions(rows: int, columns: Sequence[str]) -> list[str]:
     return notes
 
 
-def rows_of(capture: Capture, table: str) -> list[dict[str, Json]]:
-    """Return a table as plain data, with a mapping per row in the order of the columns."""
-    from ortlens.analysis.problems.stream import records_of
+def rows_of(table: str, records: Sequence[Any]) -> list[dict[str, Json]]:
+    """Return the records of a table as plain data, with a mapping per row in the order of the columns."""
     from ortlens.trace.codec import row_from_record
 
-    return [row_from_record(TABLES[table], record) for record in records_of(capture, table)]
+    return [row_from_record(SHOWN_TABLES[table], record) for record in records]
 
 
 def csv_from_rows(table: str, rows: Sequence[Mapping[str, Json]]) -> str:
     """Write rows as CSV, lists in them as JSON; the columns of the table are the heading, also without rows."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [column.name for column in TABLES[table].columns], lineterminator="\n")
+    writer = csv.DictWriter(text, [column.name for column in SHOWN_TABLES[table].columns], lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()})

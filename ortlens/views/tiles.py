@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.answers.overview import uncounted_calls
-from ortlens.analysis.answers.verdict import benched, correct_verdict, numbers_of, ort_share, recompiles_by_role, speed_of, tolerances_of
+from ortlens.analysis.answers.verdict import benched, correct_verdict, numbers_of, ort_share, recompiles_by_role, speed_of
 from ortlens.analysis.coverage import computed_ahead, coverage_of, current_graphs, given_up, is_dry_run, own_recompiles
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.ledger import ledger_totals
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ortlens.analysis.answers.overview import UncountedCalls
+    from ortlens.analysis.answers.verdict import Differences
     from ortlens.analysis.memory import CallMemory
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.speed import Pace
-    from ortlens.trace.records import Capture, Numeric
+    from ortlens.trace.records import Capture
     from ortlens.views.wording import Hints, Want
 
     Call = Callable[[Want], str]
@@ -245,8 +245,7 @@ def _correct(capture: Capture, call: Call) -> Tile:
     verdict, numbers = correct_verdict(capture), numbers_of(capture)
     right, wrong = (0, 0) if numbers is None else (numbers.right_in_all, numbers.wrong_in_all)
     compared = f"{counted(right + wrong, 'value')} compared with PyTorch"
-    farthest = farthest_words(numbers.farthest if numbers is not None else None)
-    by = f", by up to {farthest}" if farthest else ""
+    by = f", by up to {differences_words(numbers.largest)}" if numbers is not None and numbers.largest is not None else ""
     others = "the results differ without a verdict" if numbers is not None and numbers.is_undecided else "others were not compared"
     words: dict[str, tuple[State, str, str]] = {
         "verified": ("good", "verified", f"{compared}, all match"),
@@ -260,17 +259,12 @@ def _correct(capture: Capture, call: Call) -> Tile:
     return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=todo, tab="numerics", selected=_wrong(capture))
 
 
-def farthest_words(found: Numeric | None, *, is_right: bool = False) -> str:
-    """Say how large the largest difference is, and against what; empty where nothing differs.
-
-    With `is_right`, a value beyond its tolerance has a reason, which `numerics.note` tells.
-    """
-    if found is None:
-        return ""
-    scales, tolerances = [] if found.max_rel is None else [f"{found.max_rel:.1e} of its size"], tolerances_of(found)
-    if tolerances is not None and math.isfinite(tolerances) and not (is_right and tolerances > 1):
-        scales.append(f"{percent(tolerances)} of the tolerance" if tolerances <= 1 else f"{times(tolerances)} the tolerance")
-    return f"{found.max_abs or 0.0:.1e}{', ' if scales else ''}{' and '.join(scales)}"
+def differences_words(found: Differences) -> str:
+    """Say how large the largest differences are, and against what."""
+    scales, tolerances = [] if found.max_rel is None else [f"{found.max_rel:.1e} of a value"], found.tolerances
+    if tolerances is not None:
+        scales.append(f"{percent(tolerances)} of a tolerance" if tolerances <= 1 else f"{times(tolerances)} a tolerance")
+    return f"{found.max_abs:.1e}{', ' if scales else ''}{' and '.join(scales)}"
 
 
 def _wrong(capture: Capture) -> str | None:

@@ -152,15 +152,19 @@ def _step_sentence(step: Step, capture: Capture) -> str:
         share = percent(step.ns / max(sum(other.ns for other in steps), 1))
         without = f" ({time_from_ns(plain)} without torch.compile)" if plain is not None else ""
         return f"Python of generate around the model: {time_from_ns(step.ns)}, {share} of a call{without}"
-    many = counted(step.calls, "step") if step.role == "decode" else counted(step.tokens, "token")
+    many = counted(step.calls, "step") if step.role == "decode" else counted(step.tokens, _unit(step))
     each = f" of {time_from_ns(step.ns / step.calls)}" if step.role == "decode" and step.calls else f" in {time_from_ns(step.ns)}"
     return f"{step.role}: {many}{each}, {_rates(step)}"
+
+
+def _unit(step: Step) -> str:
+    return "position" if step.role == "encode" else "token"  # of a text or of sound
 
 
 def _rates(step: Step) -> str:
     """Format tokens per second, as compiled and, where it was measured, without torch.compile."""
     rate, plain = (f"{step.tokens / max(ns or 0, 1) * 1e9:,.0f}" for ns in (step.ns, step.uncompiled_ns))
-    return f"{rate} tokens/s" + (f" ({plain} without torch.compile)" if step.uncompiled_ns else "")
+    return f"{rate} {_unit(step)}s/s" + (f" ({plain} without torch.compile)" if step.uncompiled_ns else "")
 
 
 def _cache_sentence(cache: Cache) -> str:

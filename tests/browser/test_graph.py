@@ -111,7 +111,7 @@ def test_search_finds_selects_and_shows(show: Callable[..., Page]) -> None:
     assert page.locator("[role=option]").count() == 0
     page.fill(".olg-find", "layers.17 mlp mm")
     assert page.locator("[role=option]").count() == 3
-    assert "3 operations" in page.inner_text(".olg-found-list")
+    assert "3 nodes" in page.inner_text(".olg-found-list")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     settled(page)
@@ -148,7 +148,7 @@ def test_the_graph_by_keyboard_alone(show: Callable[..., Page]) -> None:
     page.keyboard.press("Enter")
     settled(page)
     assert page.locator(".olg-current").get_attribute("aria-expanded") == "false"
-    assert "1 of 6 operations stay in PyTorch" in current(page)
+    assert "1 of 6 nodes stay in PyTorch" in current(page)
     page.keyboard.press("ArrowRight")
     assert current(page).startswith("blocks.2")
     page.keyboard.press("Enter")

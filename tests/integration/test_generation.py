@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +107,32 @@ def _in_place(model: Tiny, lens: Lens) -> None:
 
 def _forward(model: Tiny, lens: Lens) -> None:
     model.forward = torch.compile(model.forward, backend=lens)  # type: ignore[method-assign]  # as the docs of transformers do
+
+
+class Hearing(Tiny):
+    """Its encoder takes a spectrum, of 8 bins at each of its times."""
+
+    config = SimpleNamespace(is_encoder_decoder=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv1d(8, 50, 2, stride=2), Swapped())
+
+    def get_encoder(self) -> nn.Module:
+        return self.encoder
+
+    def generate(self, spectrum: torch.Tensor) -> torch.Tensor:
+        return super().generate(self.encoder(spectrum).argmax(-1))
+
+
+class Swapped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
+
+
+def test_bins_of_a_spectrum_are_no_positions() -> None:
+    steps = ortlens.explain(Hearing().eval().generate, backend="eager", calls=3)(torch.randn(2, 8, 6)).steps
+    assert steps.set_index("role").tokens.loc[["encode", "prefill"]].tolist() == [6, 6]
 
 
 @pytest.mark.parametrize("compile_it", [_in_place, _forward])

@@ -184,7 +184,7 @@ def _follow(program: Program, before: Loaded, first: Screen, way: str, *, with_t
             changed = _config()
             old, new = _apart((before, before.compiled, config), (after, lambda: call if way in _CALLABLES else after.compiled(), changed))
             row |= {"ratio": round(new / old, 3), "saved_ns": round(old - new), "call_ns": round(new)}
-            is_said = "costs more" in (look.mitigation or look.first_step) or (look.is_saving and not look.gain_ns)
+            is_said = "costs more" in (look.mitigation or look.first_step) or (look.kind == "break" and look.gain_ns == 0)
             if new > _SLOWER * old and not is_said:
                 row["outcome"] = "slower"
     except Exception as error:  # noqa: BLE001 - whatever is raised is the outcome
@@ -301,11 +301,11 @@ def _size(before: Loaded, look: Problem, saved: float | None) -> dict[str, Any]:
     if other:
         with before.modes():
             saved = round(other())
-    said = look.gain_ns
+    said = look.price_ns
     if said is None or saved is None:
         return {"said_ns": said, "true_ns": saved, "size": None}
-    if look.is_saving and not said:
+    if look.kind == "break" and look.gain_ns == 0:
         return {"said_ns": said, "true_ns": saved, "size": saved <= _LEAST_NS}
-    most = said + look.own_code_ns  # which the screen names beside it; how much of that goes depends on the change
+    most = max(said, look.weight_ns)  # which the screen names beside it; how much of that goes depends on the change
     is_too_much = saved < said / _FAR and saved < said - _LEAST_NS and not look.at_most
     return {"said_ns": said, "true_ns": saved, "size": not is_too_much and saved <= max(most * _FAR, said + _LEAST_NS)}

@@ -33,7 +33,7 @@ export function createFinder(input, home, store, view, actions) {
   }
 
   const summary = ({ count: all, groups }) =>
-    el("li.ol-soft", { role: "presentation" }, items.length ? (all + groups.length > items.length ? `${count(items.length)} of ${counted(all, "operation")}` : counted(all, "operation")) : "no match");
+    el("li.ol-soft", { role: "presentation" }, items.length ? (all + groups.length > items.length ? `${count(items.length)} of ${counted(all, "node")}` : counted(all, "node")) : "no match");
 
   function option(item, index) {
     const { labels, ops } = view();

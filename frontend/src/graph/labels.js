@@ -110,7 +110,7 @@ export function createLabels(tree) {
   function groupSide(item) {
     if (!item.ort && !item.torch) return "";
     if (!item.torch) return "all in ONNX Runtime";
-    return item.ort ? `${count(item.torch)} of ${count(item.ort + item.torch)} operations stay in PyTorch` : "all in PyTorch";
+    return item.ort ? `${count(item.torch)} of ${count(item.ort + item.torch)} nodes stay in PyTorch` : "all in PyTorch";
   }
 
   return { title, note, side, stub, partition, spoken };

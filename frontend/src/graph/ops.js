@@ -117,7 +117,7 @@ function columns(data, terminals) {
   const bytes = new Float64Array(count);
   const sizes = table.column("output_bytes");
   for (let row = 0; row < nodes; row++) {
-    side[row] = partition[row] !== null ? ORT : roaming[row] || (kind[row] ?? "compute") !== "compute" ? NEITHER : TORCH;
+    side[row] = roaming[row] || (kind[row] ?? "compute") !== "compute" ? NEITHER : partition[row] !== null ? ORT : TORCH;
     bytes[row] = sizes[row] ?? 0;
   }
   terminals.forEach((terminal, at) => {

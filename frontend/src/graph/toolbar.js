@@ -78,13 +78,13 @@ function graphChoice({ tree, labels }, choice) {
 function sentenceOf(view, actions) {
   const root = view.tree.counted(view.root);
   const whole = root.ort + root.torch;
-  if (!whole) return [el("span", {}, "no operations")];
-  const ort = el("strong", {}, root.torch ? `${count(root.ort)} of ${counted(whole, "operation")} (${percent(root.ort / whole)})` : `all ${counted(whole, "operation")}`);
+  if (!whole) return [el("span", {}, "no nodes")];
+  const ort = el("strong", {}, root.torch ? `${count(root.ort)} of ${counted(whole, "node")} (${percent(root.ort / whole)})` : `all ${counted(whole, "node")}`);
   const parts = [el("span", {}, ort, ` in ONNX Runtime`)];
   if (root.torch) {
     const step = (by, sign, words) => button(sign, () => actions.next(by), { title: words, "aria-label": words });
     parts.push(
-      el("span.olg-stays", {}, el("span.olg-swatch-torch"), `${count(root.torch)} ${root.torch === 1 ? "stays" : "stay"} in PyTorch `, step(-1, "‹", "Previous operation in PyTorch (p)"), step(1, "›", "Next operation in PyTorch (n)")),
+      el("span.olg-stays", {}, el("span.olg-swatch-torch"), `${count(root.torch)} ${root.torch === 1 ? "stays" : "stay"} in PyTorch `, step(-1, "‹", "Previous node in PyTorch (p)"), step(1, "›", "Next node in PyTorch (n)")),
     );
   }
   return [...parts, ...warnings(view)];
@@ -97,7 +97,7 @@ function warnings(view) {
   const cycles = (view.root.kind === "graph" ? [view.root] : view.tree.graphs).filter((graph) => graph.cycle.length);
   for (const graph of cycles) said.push(`✗ partitions wait for each other: ${[...graph.cycle, graph.cycle[0]].map(safe).join(" → ")}`);
   const nodes = view.ops.data.table("nodes");
-  if (nodes.total > nodes.rows) said.push(`the first ${count(nodes.rows)} of ${count(nodes.total)} operations are shown; the frame .nodes has all`);
+  if (nodes.total > nodes.rows) said.push(`the first ${count(nodes.rows)} of ${count(nodes.total)} nodes are shown; the frame .nodes has all`);
   if (view.leftClosed) said.push(`${counted(view.leftClosed, "group")} left collapsed: too many boxes to draw; expand them one by one`);
   return [...notes, ...said.map((words) => el("span.olg-warning", {}, words))];
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ortlens.analysis.answers.verdict import numbers_of
 from ortlens.analysis.costs import FallbackGroup, SlowLine, fallback_groups, slow_lines
 from ortlens.analysis.coverage import (
     ComputedAhead,
@@ -240,7 +241,7 @@ class SurveyRow:
 
 def figures_of(capture: Capture) -> dict[str, Any]:
     """Compute the fields of `SurveyRow` that are key figures of a capture; None where the capture does not tell."""
-    coverage, call, pace = coverage_of(capture), measured_call(capture), call_pace(capture)
+    coverage, call, pace, numbers = coverage_of(capture), measured_call(capture), call_pace(capture), numbers_of(capture)
     first = next(iter(findings_of(capture)), None)
     checked = [row for row in capture.numerics if row.ok is not None]
     return {
@@ -257,7 +258,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
         "ratio": None if pace is None else pace.ratio,
         "compile_ns": compile_total_ns(capture),
         "max_abs": max((row.max_abs for row in checked if row.max_abs is not None), default=None),
-        "wrong": sum(not row.ok for row in checked) if checked else None,
+        "wrong": numbers.wrong_in_all if checked and numbers is not None else None,
         "findings": len(findings_of(capture)),
         "finding": None if first is None else first.title,
         "severity": None if first is None else first.severity,
@@ -289,7 +290,7 @@ def key_figures(capture: Capture) -> dict[str, float]:
         figures |= {"call_ns": call.total_ns, "ort_ns": call.ns.get("run", 0)}
     if pace is not None and pace.ratio:
         figures |= {"uncompiled_ns": pace.eager_ns, "speedup": 1 / pace.ratio}
-    if capture.numerics:
-        figures["values_that_differ"] = sum(row.ok is False for row in capture.numerics)
-        figures["max_abs"] = max((row.max_abs for row in capture.numerics if row.max_abs is not None), default=None)
+    if (numbers := numbers_of(capture)) is not None:
+        figures["values_that_differ"] = numbers.wrong_in_all
+        figures["max_abs"] = max((row.max_abs for row in capture.numerics if row.ok is not None and row.max_abs is not None), default=None)
     return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of, current_ids, own_recompiles
-from ortlens.analysis.index import once
+from ortlens.analysis.index import once, verdicts_by_value
 from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.speed import Pace, call_pace
@@ -32,6 +32,14 @@ class CallNumbers:
     undecided: float = 0.0  # the largest absolute difference in parts that were compared without a verdict; 0 without one
 
 
+class Differences(NamedTuple):
+    """The largest differences, each over all that differ from PyTorch, or over all values where none does."""
+
+    max_abs: float
+    max_rel: float | None  # relative to the value
+    tolerances: float | None  # in tolerances, without those that a reason excuses
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericsSummary:
     """The verdict on the numbers of a capture."""
@@ -46,7 +54,8 @@ class NumericsSummary:
     eager_nodes: int  # nodes that PyTorch runs, which need no comparison
     call: CallNumbers | None = None  # the verdict on the call as a whole; None when it was not compared
     left_out: int = 0  # values that were not compared, or not in all calls, because the time of `verify` was over
-    farthest: Numeric | None = None  # what differs most, for its tolerance; None where all is equal, or nothing finite was compared
+    beyond: int = 0  # values and parts of the call that match for a reason, though they differ by more than their tolerance
+    largest: Differences | None = None  # None where all is equal, or nothing finite was compared
 
     @property
     def compared(self) -> int:
@@ -80,10 +89,12 @@ def numbers_of(capture: Capture) -> NumericsSummary | None:
     if not capture.numerics:
         return None
     rows = [row for row in capture.numerics if row.scope != "call"]
-    reasons = Counter((why_not(row), row.is_undecided) for row in rows if row.ok is None)
+    values = {(row.partition_id, row.node): row for row in reversed(rows)}
+    verdicts = {key: verdicts_by_value(capture)[key] for key in reversed(values)}
+    reasons = Counter((why_not(values[key]), values[key].is_undecided) for key, ok in verdicts.items() if ok is None)
     return NumericsSummary(
-        right=sum(row.ok is True for row in rows),
-        wrong=sum(row.ok is False for row in rows),
+        right=sum(ok is True for ok in verdicts.values()),
+        wrong=sum(ok is False for ok in verdicts.values()),
         unchecked=tuple((why, is_open, count) for (why, is_open), count in reasons.most_common()),
         first=next((row for row in rows if row.first_divergence), None),
         origins=tuple(row for row in rows if row.nonfinite == "origin"),
@@ -92,7 +103,8 @@ def numbers_of(capture: Capture) -> NumericsSummary | None:
         eager_nodes=len(capture.fallbacks),
         call=_call_of([row for row in capture.numerics if row.scope == "call"]),
         left_out=sum(row.left_out for row in capture.numerics),
-        farthest=_farthest(capture.numerics),
+        beyond=len({(row.partition_id, row.node) for row in capture.numerics if row.ok and (tolerances_of(row) or 0.0) > 1}),
+        largest=_largest([row for row in capture.numerics if row.ok is False] or [row for row in capture.numerics if row.ok]),
     )
 
 
@@ -112,13 +124,13 @@ def _over(difference: float, allowed: float | None) -> float:
     return abs(difference) / allowed if allowed else inf if difference else 0.0
 
 
-def _farthest(rows: Sequence[Numeric]) -> Numeric | None:
-    finite = [
-        row
-        for row in [row for row in rows if row.ok is False] or rows  # of wrong values, how wrong they are
-        if row.ok is not None and row.max_abs and isfinite(row.max_abs) and isfinite(row.max_rel or 0.0)
-    ]
-    return max(finite, key=lambda row: (tolerances_of(row) or 0.0, row.max_rel or 0.0, row.max_abs or 0.0), default=None)
+def _largest(rows: Sequence[Numeric]) -> Differences | None:
+    finite = [row for row in rows if row.max_abs and isfinite(row.max_abs) and isfinite(row.max_rel or 0.0)]
+    if not finite:
+        return None
+    known = [many for row in finite if (many := tolerances_of(row)) is not None and isfinite(many) and not (row.ok and many > 1)]
+    relative = [row.max_rel for row in finite if row.max_rel is not None]
+    return Differences(max(row.max_abs or 0.0 for row in finite), max(relative, default=None), max(known, default=None))
 
 
 def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of, given_up
 from ortlens.analysis.identity import file_name
-from ortlens.analysis.index import sessions_by_id
+from ortlens.analysis.index import sessions_by_id, verdicts_by_value
 from ortlens.analysis.problems.catalogue import given_up_title
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.trace.records import column, optional, same
@@ -196,8 +196,8 @@ def _results(before: Capture, after: Capture) -> Iterator[Change]:
 
 
 def _wrong(capture: Capture) -> tuple[int, int] | None:
-    checked = [row for row in capture.numerics if row.ok is not None]
-    return (sum(not row.ok for row in checked), len(checked)) if checked else None
+    checked = [ok for ok in verdicts_by_value(capture).values() if ok is not None]
+    return (checked.count(False), len(checked)) if checked else None
 
 
 def result_words(capture: Capture) -> str:

@@ -15,7 +15,6 @@ from ortlens.analysis.problems.guards import user_name
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.problems.slower import cause_of, slower_than_torch
 from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, call_pace, loss_of_call
-from ortlens.analysis.timing import price_of
 from ortlens.units import time_from_ns, times
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
     elif is_in_vain:
         what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
     elif part == "guards" and graph is not None and capture.figures.freeze_call and is_costly_to_enter(capture):
-        what_to_do, gain = _freeze(capture), _saved_by_freezing(capture, totals, graph)
+        what_to_do, gain = _freeze(capture), min(_saved_by_freezing(capture, totals, graph), slow.part_ns)
     yield slower_call.problem(
         node,
         graph,
@@ -114,7 +113,7 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
     slower = [finding.gain_ns or 0 for finding in slower_than_torch.check(capture)]
     splitting = round(sum(ns for (graph_id, _), ns in splitting_costs(capture).items() if graph_id in totals.graph_ids))
     probed = [finding.gain_ns or 0 for finding in capture.findings if finding.rule == HEAVY_GUARDS]
-    explained = sum(slower) + sum(probed) + sum(price_of(item) or 0 for item in capture.breaks) + splitting
+    explained = sum(slower) + sum(probed) + sum(item.cost_ns or 0 for item in capture.breaks) + splitting
     if 2 * explained >= loss:
         return None
     broken = sum(item.overhead_ns or 0 for item in capture.breaks)
@@ -208,15 +207,17 @@ def costly_entry(capture: Capture) -> Iterator[Problem]:
     if (slow is not None and slow.part == "guards") or any(finding.rule == HEAVY_GUARDS for finding in capture.findings):
         return
     graph = next(graph for graph in compiled_graphs(capture) if graph.graph_id == totals.graph_ids[0])
+    saved = _saved_by_freezing(capture, totals, graph)
     yield costly_entry.problem(
         graph,
         subject=graph.graph_id,
         severity="info",
-        title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
+        title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}"
+        + (f", and checking weights {time_from_ns(saved - entering)}" if saved > entering else ""),
         evidence="the time of a call, by part; a frozen callable does not check weights either, and checks its arguments instead"
         + _why_not_frozen(capture),
         **_freeze(capture),
-        gain_ns=_saved_by_freezing(capture, totals, graph) if figures.freeze_call or figures.freeze_untried == "tracing" else None,
+        gain_ns=saved if figures.freeze_call or figures.freeze_untried == "tracing" else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ortlens.trace.records import Finding, same
 
@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.analysis.problems.catalogue import Advice
-    from ortlens.trace.records import Capture, ReasonCode, Severity
+    from ortlens.trace.records import Capture, GainConfidence, Kind, ReasonCode, Severity
 
 
-Kind: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
-GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 FIELDS = tuple(field.name for field in fields(Finding))
 """Of a row of `lens.findings`."""
 
@@ -25,7 +23,7 @@ class Problem(Finding):
     """One thing that costs time, memory or correctness, and what to do about it: a row of `lens.findings` with all that views need.
 
     Of a graph break, an operator in PyTorch and a recompile, `rule` is its kind, `title` its reason, the operator or the guard that failed,
-    `hazard` why, and `gain_ns` what it costs per call.
+    `hazard` why, and `cost_ns` what it takes per call; `gain_ns` is what a change was seen to save.
     """
 
     kind: Kind = "rule"
@@ -37,7 +35,7 @@ class Problem(Finding):
     reason_code: ReasonCode | None = None  # why it stays in PyTorch, for an operator
     count: int = 1  # nodes, graph boundaries or recompiles behind it
     other_lines: int = 0  # that need the same change, for breaks and operators; `line` is the costliest of all
-    is_saving: bool = False  # whether `gain_ns` is what the change of a break saves, else what the break costs
+    cost_ns: int | None = None  # what a break costs per call, or an operator takes in PyTorch; None where not measured, and for findings
     per: Literal["call", "run"] = "call"  # what its times are per, see `ledger.time_base`
     is_busy: bool = False  # whether other work ran beside the calls, so that its time is less certain
     own_code_ns: int = 0  # besides, what the program itself does there between graphs, which stays when the break goes
@@ -56,7 +54,7 @@ class Problem(Finding):
     @property
     def confidence(self) -> GainConfidence:
         """How the price or gain is known."""
-        if self.gain_ns is None and not self.recompile_ns:  # a measured 0 is a figure
+        if self.price_ns is None and not self.recompile_ns:  # a measured 0 is a figure
             return "unknown"
         return "measured" if self.measured else "estimated"
 
@@ -66,9 +64,14 @@ class Problem(Finding):
         return self.todo or ("" if self.index is None else self.mitigation.rstrip("."))
 
     @property
-    def cost_ns(self) -> int:
-        """All that it takes per call."""
-        return (self.gain_ns or 0) + self.own_code_ns + self.splitting_ns
+    def price_ns(self) -> int | None:
+        """What is named first: what a change saves where that is known, else what it costs."""
+        return self.cost_ns if self.gain_ns is None else self.gain_ns
+
+    @property
+    def weight_ns(self) -> int:
+        """What a change saves, else all that may go per call."""
+        return (self.cost_ns or 0) + self.own_code_ns + self.splitting_ns if self.gain_ns is None else self.gain_ns
 
 
 class Placed(Protocol):
@@ -148,7 +151,7 @@ def gathered(problems: Sequence[Problem]) -> list[Problem]:
         if cause is not None and place not in _path(cause, causes):
             causes[place] = cause
     under: dict[int, list[Problem]] = {}
-    for place in sorted(causes, key=lambda place: -(problems[place].gain_ns or 0)):
+    for place in sorted(causes, key=lambda place: -(problems[place].price_ns or 0)):
         under.setdefault(_path(place, causes)[-1], []).append(problems[place])
     return [replace(item, consequences=tuple(under.get(at, ()))) for at, item in enumerate(problems) if at not in causes]
 
@@ -163,7 +166,7 @@ def _path(place: int, causes: dict[int, int]) -> list[int]:
 def _causes(place: int, problems: Sequence[Problem]) -> Iterator[int]:
     """Yield the places of what causes a problem, the surest first, and of several the costliest; then of what is alike and before it."""
     effect = problems[place]
-    ranked = sorted(range(len(problems)), key=lambda at: -(problems[at].gain_ns or 0))
+    ranked = sorted(range(len(problems)), key=lambda at: -(problems[at].price_ns or 0))
     for link in LINKS:
         if link.effect == effect.rule:
             yield from (at for at in ranked if link.cause == problems[at].rule and _holds(link, effect, problems[at]))
@@ -177,7 +180,7 @@ def _holds(link: Consequence, effect: Problem, cause: Problem) -> bool:
         and (not link.unless or link.unless not in cause.traits)
         and (not link.same_line or (effect.line is not None and (effect.file, effect.line) == (cause.file, cause.line)))
         and (not link.same_graph or not set(effect.graph_ids).isdisjoint(cause.graph_ids))
-        and (cause.gain_ns or 0) + cause.splitting_ns >= link.share * (effect.gain_ns or 0)
+        and (cause.price_ns or 0) + cause.splitting_ns >= link.share * (effect.price_ns or 0)
     )
 
 

@@ -162,7 +162,7 @@ class _Slow:
     subject: str  # its id
     entries: float  # runs per call of the model
     cause: Cause  # why
-    call_ns: int = 0  # what the whole call loses, where it is this graph alone
+    call: tuple[int, int] = (0, 0)  # times of the whole call, as compiled and in PyTorch, where it is this graph alone and loses
 
     @property
     def by_partition(self) -> bool:
@@ -180,9 +180,10 @@ class _Slow:
         return round(((self.timed.ort_ns or 0) - (self.timed.torch_ns or 0)) * self.entries)
 
     @property
-    def gain_ns(self) -> int:
-        """What leaving it to PyTorch saves: of the only graph, entering it goes as well."""
-        return max(self.loss_ns, self.call_ns)
+    def times(self) -> tuple[int, int]:
+        """What it takes per call, and in PyTorch; leaving the only graph to PyTorch saves entering it as well: then what the call takes."""
+        own = round((self.timed.ort_ns or 0) * self.entries), round((self.timed.torch_ns or 0) * self.entries)
+        return max(own, self.call, key=lambda pair: pair[0] - pair[1])
 
 
 @rule(
@@ -216,20 +217,20 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
             running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
             if members:
                 cause = (_beside(capture, graph) if lost < _HALF * whole else None) or cause_of(capture, members, running)
-                yield _Slow(graph, graph, graph.graph_id, often, cause, _loss_of_call(capture, graph))
+                yield _Slow(graph, graph, graph.graph_id, often, cause, _times_of_call(capture, graph))
             continue
         for part in slow:
             running = [session.session_id for session in sessions.get(part.partition_id, [])]
             yield _Slow(graph, part, part.partition_id, often, cause_of(capture, nodes[part.partition_id], running))
 
 
-def _loss_of_call(capture: Capture, graph: Graph) -> int:
-    """Return what a call loses to one without torch.compile, if it is this graph alone, and no container's guards; 0 where not known."""
+def _times_of_call(capture: Capture, graph: Graph) -> tuple[int, int]:
+    """Return the times of a call and one without torch.compile, if it is this graph alone, no container's guards, and slower."""
     totals, pace = measured_call(capture), call_pace(capture)
     is_alone = totals is not None and totals.graph_ids == (graph.graph_id,) and not capture.breaks and not capture.figures.guards[1:]
     if not is_alone or pace is None or pace.verdict != "slower":
-        return 0
-    return (pace.call_ns or 0) - (pace.eager_ns or 0)
+        return 0, 0
+    return pace.call_ns or 0, pace.eager_ns or 0
 
 
 def _beside(capture: Capture, graph: Graph) -> Cause | None:
@@ -252,23 +253,21 @@ def _is_slow(timed: Graph | Partition) -> bool:
 
 def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Problem:
     first = max(slows, key=lambda slow: slow.loss_ns)
-    ort, torch = (round(sum((getattr(slow.timed, name) or 0) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
+    ort, torch = map(sum, zip(*(slow.times for slow in slows), strict=True))
     what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
     node, leaving = first.cause.node, _leaving(first)
-    gain = sum(slow.gain_ns for slow in slows)
     return slower_than_torch.problem(
         node,
         first.graph,
         subject=first.subject,
-        severity="warning" if gain >= _MUCH_NS else "info",
+        severity="warning" if ort - torch >= _MUCH_NS else "info",
         title=f"{what} {'takes' if len(slows) == 1 else 'take'} {time_from_ns(ort)} per call, PyTorch {time_from_ns(torch)} "
         f"({times(ort / max(torch, 1))} as long): {first.cause.text}",
         evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
         + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
-        + f"; the difference is {loss / whole if whole else 1:.0%} of a call"
-        + (f", which takes {time_from_ns(gain)} less without torch.compile" if gain > loss else ""),
+        + f"; the difference is {loss / whole if whole else 1:.0%} of a call",
         **(remedy(first.cause.remedy, f"Or {leaving}") if first.cause.remedy else remedy(leaving[0].upper() + leaving[1:])),
-        gain_ns=gain,
+        gain_ns=ort - torch,
         measured=True,
     )
 

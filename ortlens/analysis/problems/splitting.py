@@ -15,7 +15,7 @@ from ortlens.analysis.problems.catalogue import Advice, advise, given_up_title, 
 from ortlens.analysis.problems.guards import guard_place
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, WORTH_APART, call_pace, is_busy, is_crowded, loss_of_call
-from ortlens.analysis.timing import costliest_breaks, own_code_ns, price_of, recompile_times
+from ortlens.analysis.timing import costliest_breaks, own_code_ns, recompile_times
 from ortlens.trace.records import same
 from ortlens.units import percent, time_from_ns
 
@@ -51,7 +51,7 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
     lost = {frame.break_id: frame for frame in reversed(given_up(capture)) if frame.break_id}
     for item in costliest_breaks(capture):
         advice = advice_of(capture)[item]
-        is_free = not item.saved_ns and price_of(item) == 0 and own_code_ns(item) <= MUCH * whole  # measured, and nothing to be saved
+        is_free = not item.saved_ns and item.cost_ns == 0 and own_code_ns(item) <= MUCH * whole  # measured, and nothing to be saved
         frame = lost.get(item.break_id)
         if frame is None and (is_free or (advice is not None and advice.is_expected)):
             continue
@@ -68,13 +68,12 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
             records=(item.break_id,),
             title=item.reason if frame is None else given_up_title(frame),
             count=item.occurrences,
-            gain_ns=price_of(item) if item.saved_ns is None else item.saved_ns,
-            own_code_ns=own_code_ns(item) if item.saved_ns is None else 0,
-            is_saving=item.saved_ns is not None,
+            gain_ns=item.saved_ns,
+            own_code_ns=own_code_ns(item),
             measured=True,
             hazard=item.reason,
             traits=frozenset(name for name, holds in traits.items() if holds) | ({advice.kind} if advice is not None else set()),
-            **same(item, "file", "line", "source"),
+            **same(item, "file", "line", "source", "cost_ns"),
             **words,
         )
         yield _cause(item.reason, advice), found
@@ -133,8 +132,9 @@ def _merged(problems: Iterable[tuple[Hashable, Problem]]) -> Iterator[Problem]:
             line = None  # parts of one function recompile one after another
         groups.setdefault((file, line, cause), []).append(item)
     for group in groups.values():
-        first = max(group, key=lambda item: ((item.gain_ns or 0) + item.own_code_ns, bool(item.settings)))
-        costs = [item.gain_ns for item in group if item.gain_ns is not None]
+        first = max(group, key=lambda item: (item.weight_ns, bool(item.settings)))
+        gains = [item.gain_ns for item in group if item.gain_ns is not None]
+        costs = [item.cost_ns for item in group if item.cost_ns is not None]
         count = sum(item.count for item in group)
         traits = frozenset.union(*(item.traits for item in group)) | ({"storm"} if first.kind == "recompile" and count >= _STORM else set())
         yield replace(
@@ -143,8 +143,8 @@ def _merged(problems: Iterable[tuple[Hashable, Problem]]) -> Iterator[Problem]:
             traits=traits | ({"only"} if len(groups) == 1 else set()),
             count=count,
             other_lines=len({(item.file, item.line) for item in group}) - 1 if first.kind == "break" else 0,
-            gain_ns=sum(costs) if costs else None,
-            is_saving=all(item.is_saving for item in group),
+            gain_ns=sum(gains) if len(gains) == len(group) else None,
+            cost_ns=sum(costs) if costs else None,
             own_code_ns=sum(item.own_code_ns for item in group),
             recompile_ns=sum(item.recompile_ns for item in group),
         )
@@ -176,7 +176,9 @@ def nothing_runs(capture: Capture) -> Iterator[Problem]:
     # Of two times of waiting for cores, the difference says nothing.
     pace = None if is_crowded(capture) else call_pace(capture)
     ns = loss_of_call(pace, WORTH_A_WARNING if is_busy(capture) else WORTH_APART)
-    yield replace(_about(nothing_runs, [max(groups, key=lambda group: group.node_count)], capture), gain_ns=ns, splitting_ns=0)
+    yield replace(
+        _about(nothing_runs, [max(groups, key=lambda group: group.node_count)], capture), gain_ns=ns, cost_ns=None, splitting_ns=0
+    )
 
 
 @rule(
@@ -214,7 +216,7 @@ def _about(by: ProblemRule, groups: Sequence[FallbackGroup], capture: Capture) -
         hazard=most.reason,
         count=sum(group.node_count for group in groups),
         other_lines=len({(group.file, group.line) for group in groups}) - 1,
-        gain_ns=sum(priced) if priced else None,
+        cost_ns=sum(priced) if priced else None,
         measured=True,
         splitting_ns=splitting_ns,
         traits=frozenset(name for name, holds in traits.items() if holds),

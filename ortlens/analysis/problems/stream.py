@@ -17,10 +17,9 @@ from ortlens.analysis.timing import call_times, entries_by_graph, graph_times
 from ortlens.trace.records import Finding, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from ortlens.analysis.problems.problem import Kind
-    from ortlens.trace.records import Break, Capture, Fallback, LedgerPartName, Node, Record
+    from ortlens.trace.records import Break, Capture, Fallback, Kind, LedgerPartName, Node
 
 
 _MODULES = (calls, slower, sessions, kernels, movement, ranks, splitting)
@@ -122,12 +121,6 @@ def finding_records(capture: Capture) -> tuple[Finding, ...]:
     return tuple(item.record() for item in findings_of(capture))
 
 
-def records_of(capture: Capture, table: str) -> Sequence[Record]:
-    """Return the records of a table; of `findings`, also what the rules find."""
-    records: Sequence[Record] = finding_records(capture) if table == "findings" else getattr(capture, table)
-    return records
-
-
 @once
 def problems_of(capture: Capture) -> tuple[Problem, ...]:
     """List what can be done about a capture, the most useful first, each with what follows from it; one change, one problem."""
@@ -151,8 +144,8 @@ def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int
         return Tier.URGENT, 1, -1
     if urgent := [URGENT.index(each.kind) for each in (item, *item.consequences) if each.kind in URGENT]:
         return Tier.URGENT, min(urgent), 0
-    if measured_call(capture) is not None and item.gain_ns is not None:
-        return Tier.PRICED, -item.cost_ns // (_REST if item.rule == calls.slower_call.name else 1), 0
+    if measured_call(capture) is not None and item.price_ns is not None:
+        return Tier.PRICED, -item.weight_ns // (_REST if item.rule == calls.slower_call.name else 1), 0
     if not item.traits.isdisjoint(("storm", "gave_up")):
         return Tier.STORM, 0, 0
     return Tier.IN_TURN, earlier, _KINDS.index(item.kind)

@@ -143,7 +143,7 @@ def test_every_view_says_that_a_gain_is_a_limit() -> None:
     assert SavedCapture(capture).findings[["gain_ns", "at_most"]].values.tolist() == [[292_000, True]]
     shown = payload_from_capture(capture)["overview"]
     assert shown["gains"] == ["at most 292 µs, measured"]
-    assert [(item["gain"], item["ns"]) for item in shown["actions"]] == [("saves at most 292 µs per call", 292_000)]
+    assert [(item["gain"], item["gain_ns"]) for item in shown["actions"]] == [("saves at most 292 µs per call", 292_000)]
 
 
 def test_guards_of_a_container_come_before_those_of_all() -> None:

@@ -33,16 +33,16 @@ def capture(*rows: r.Numeric, fallbacks: tuple[r.Fallback, ...] = ()) -> r.Captu
 
 
 WORDED: tuple[r.Capture, ...] = (
-    capture(RIGHT, RIGHT),
+    capture(RIGHT, replace(RIGHT, node="mul"), replace(RIGHT, scope="output")),  # returned as it was computed, a value is one
     capture(RIGHT, WRONG, replace(WRONG, node="later", first_divergence=False), LEFT_OUT, fallbacks=STAYING),
-    capture(LEFT_OUT, replace(LEFT_OUT, why="no verdict")),  # nothing is called right that was not compared
+    capture(LEFT_OUT, replace(LEFT_OUT, node="other", why="no verdict")),  # nothing is called right that was not compared
     *(
         capture(*rows)
         for rows in (
             (RIGHT, RESULT),
             (RESULT,),
             (RIGHT, RESULT, DIFFERS),
-            (DIFFERS, DIFFERS),
+            (DIFFERS, replace(DIFFERS, node="result[2]")),
             (RIGHT, replace(RESULT, ok=None, why="why")),
             (RESULT, replace(RESULT, ok=None)),
             (RIGHT, OPEN),  # what PyTorch leaves open does not pass for the same
@@ -52,7 +52,7 @@ WORDED: tuple[r.Capture, ...] = (
             (WRONG, DIFFERS),
             (LEFT_OUT, DIFFERS),
             (ALONE,),
-            (ALONE, replace(RIGHT, scope="op")),
+            (ALONE, replace(RIGHT, node="mul", scope="op")),
             (FAR, NEAR),
             (NEAR, replace(FAR, max_rel=3e-4)),
             (replace(FAR, atol=None, rtol=None),),

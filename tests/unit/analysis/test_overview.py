@@ -84,10 +84,10 @@ def test_looks_name_one_of_each_kind_first() -> None:
     capture = SAMPLES["demo_like"]
     looks = problems_of(replace(capture, breaks=capture.breaks * 3))[:3]
     assert [look.kind for look in looks] == ["break", "fallback", "recompile"]
-    assert looks[1].gain_ns == 12_000
+    assert (looks[1].gain_ns, looks[1].cost_ns) == (None, 12_000)
     uncalled = replace(capture, sessions=(), runs=(), fallbacks=tuple(replace(row, calls=0, total_ns=0) for row in capture.fallbacks))
-    assert [look.gain_ns for look in problems_of(uncalled)[:3]] == [None] * 3, "no time was measured"
-    free, cheap = (Break(break_id="b0", reason="why", file="m.py", line=7, overhead_ns=ns) for ns in (0, 5))
+    assert [look.price_ns for look in problems_of(uncalled)[:3]] == [None] * 3, "no time was measured"
+    free, cheap = (Break(break_id="b0", reason="why", file="m.py", line=7, cost_ns=ns) for ns in (0, 5))
     assert [len(problems_of(Capture(breaks=(item,)))[:3]) for item in (free, cheap)] == [0, 1]
 
 
@@ -171,11 +171,11 @@ def test_a_graph_compiled_for_training_in_vain_comes_before_what_it_makes_slow()
 
 
 def test_what_one_change_mends_is_one_look() -> None:
-    breaks = [Break(break_id=f"b{n}", reason=f"why {n}", file="m.py", line=7, occurrences=2, overhead_ns=10 * n) for n in (1, 2)]
-    elsewhere = Break(break_id="b3", reason="why 1", file="m.py", line=8, occurrences=1, overhead_ns=5)
+    breaks = [Break(break_id=f"b{n}", reason=f"why {n}", file="m.py", line=7, occurrences=2, cost_ns=10 * n) for n in (1, 2)]
+    elsewhere = Break(break_id="b3", reason="why 1", file="m.py", line=8, occurrences=1, cost_ns=5)
     again = [Recompile(compile_id=f"0/{n}", guard=f"len(layers[{n}]) == {n}", reason="r", file="m.py", line=9) for n in (1, 2, 3)]
     looks = problems_of(Capture(breaks=(*breaks, elsewhere), recompiles=tuple(again)))[:3]
-    assert [(look.kind, look.line, look.count, look.gain_ns) for look in looks] == [
+    assert [(look.kind, look.line, look.count, look.price_ns) for look in looks] == [
         ("break", 7, 4, 30),
         ("recompile", 9, 3, None),
         ("break", 8, 1, 5),
@@ -255,14 +255,14 @@ def test_a_recompile_names_the_line_that_reads_what_changed() -> None:
     assert bare.line == 7
 
 
-CHEAP = Break(break_id="b0", reason="python", file=FILE, line=4, cost_ns=900_000, overhead_ns=20_000)
-DEAR = Break(break_id="b1", reason="print", file=FILE, line=5, cost_ns=60_000, overhead_ns=50_000)
+CHEAP = Break(break_id="b0", reason="python", file=FILE, line=4, cost_ns=20_000, overhead_ns=20_000, between_ns=900_000)
+DEAR = Break(break_id="b1", reason="print", file=FILE, line=5, cost_ns=50_000, overhead_ns=50_000, between_ns=60_000)
 BETWEEN_GRAPHS = Capture(breaks=(CHEAP, DEAR), ledger=ledger("g", run=1_000_000, residual=1_000_000))
 
 
 def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
     first, second = problems_of(BETWEEN_GRAPHS)[:3]
-    assert (first.line, first.gain_ns, first.own_code_ns) == (4, 20_000, 880_000)
+    assert (first.line, first.cost_ns, first.own_code_ns) == (4, 20_000, 880_000)
     assert (second.line, second.own_code_ns) == (5, 10_000)
 
 
@@ -312,7 +312,7 @@ WORDED: tuple[Capture, ...] = (
     costing(40),
     costing(92),
     BETWEEN_GRAPHS,
-    replace(BETWEEN_GRAPHS, breaks=(replace(CHEAP, overhead_ns=0),)),
+    replace(BETWEEN_GRAPHS, breaks=(replace(CHEAP, cost_ns=0, overhead_ns=0),)),
     SPLITTING,
     gaining(),
     gaining("1.5"),

@@ -46,7 +46,7 @@ def test_the_first_actions_are_what_to_look_at_first(name: str) -> None:
 def test_the_frame_of_actions_has_a_row_for_each(name: str) -> None:
     frame, items = SavedCapture(captured(name)).actions, facts(captured(name))
     assert list(frame["rank"]) == list(range(1, len(items) + 1))
-    assert [None if pd.isna(ns) else ns for ns in frame["gain_ns"]] == [item["ns"] for item in items]
+    assert [None if pd.isna(ns) else ns for ns in frame["gain_ns"]] == [item["gain_ns"] for item in items]
     shown = [(*row,) for row in frame[["subject_id", "kind", "do"]].itertuples(index=False)]
     assert shown == [(item["id"], item["subject"], item["do"]) for item in items]
     assert [list(lines) for lines in frame["settings"]] == [item["paste"] for item in items]
@@ -83,8 +83,8 @@ def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -
     for target, item in zip(("prims.bessel_j0.default", "aten.mode.default"), items, strict=False):
         spent = sum(row.call_ns or 0 for row in TWELVE.fallbacks if row.target == target)
         assert item["gain"] == f"takes {time_from_ns(spent)} per call in PyTorch"
-    looks = [look for look in problems_of(TWELVE) if look.gain_ns]
-    ns = [(look.gain_ns or 0) + look.own_code_ns + look.splitting_ns for look in looks]
+    looks = [look for look in problems_of(TWELVE) if look.price_ns]
+    ns = [look.weight_ns for look in looks]
     assert ns == sorted(ns, reverse=True)
     assert len(items) == 7
 
@@ -96,9 +96,9 @@ def test_lines_that_need_the_same_change_are_one_action_that_names_the_costliest
     breaks.append(replace(printed, break_id="b9", line=9, advice="Return the tensor"))
     capture = Capture(breaks=tuple(breaks))
     first, second = facts(capture)
-    assert (first["where"], first["count"], first["ns"], first["id"]) == ("m.py:3 and 2 other lines", 4, 406_000, "break:b3")
+    assert (first["where"], first["count"], first["cost_ns"], first["id"]) == ("m.py:3 and 2 other lines", 4, 406_000, "break:b3")
     assert first["sentence"].startswith("m.py:3 and 2 other lines: remove it (the break costs 406 µs per call, measured")
-    assert (second["where"], second["count"], second["ns"]) == ("m.py:9", 1, 100_000)
+    assert (second["where"], second["count"], second["cost_ns"]) == ("m.py:9", 1, 100_000)
 
 
 def test_what_is_not_known_is_not_promised() -> None:
@@ -111,7 +111,7 @@ def test_what_is_not_known_is_not_promised() -> None:
     [(9_000, "no time measured, besides 9.00 µs of PyTorch and Python between the graphs", "measured"), (None, "gain unknown", "unknown")],
 )
 def test_a_measured_price_of_nothing_is_a_figure(cost: int | None, gain: str, confidence: str) -> None:
-    broken = Break(break_id="b0", reason="r", file="m.py", line=1, cost_ns=cost, overhead_ns=None if cost is None else 0)
+    broken = Break(break_id="b0", reason="r", file="m.py", line=1, cost_ns=cost and 0, overhead_ns=cost and 0, between_ns=cost)
     (item,) = facts(Capture(graphs=(Graph(graph_id="g0", phase="inference", op_count=1),), breaks=(broken,)))
     assert (item["gain"], item["confidence"]) == (gain, confidence)
     assert f"- Per call: {gain} ({confidence})" in item["issue"]

@@ -1,22 +1,15 @@
-"""What exporters write: events of a trace, and the flame graph for speedscope."""
+"""What exporters write: events of a trace."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ortlens import cli
-from ortlens.analysis.ledger import time_base
-from ortlens.analysis.timing import compile_total_ns
-from ortlens.errors import UsageError
-from ortlens.trace import store
 from ortlens.trace.records import Capture, Run
 from ortlens.views.exporting import trace_from_capture
-from ortlens.views.flame import flame_of
-from ortlens.views.flame_files import flame_svg, speedscope_from_capture
+from ortlens.views.flame_files import flame_svg
 from ortlens.views.payload import payload_from_capture
-from tests.recorded import FILES, recorded
+from tests.recorded import recorded
 from tests.unit.analysis.hand_made import graph, kernel, session
 from tests.unit.views.sample_captures import SAMPLES, captured
 
@@ -125,74 +118,8 @@ def test_a_counter_has_the_profiled_peak_while_a_call_lasts() -> None:
     assert [(round(event["ts"] * 1000), event["args"]["bytes"]) for event in counts] == [(0, 64), (100, 0)]
 
 
-SCHEMA: dict[str, Any] = {  # what speedscope's own says of sampled profiles
-    "type": "object",
-    "required": ["$schema", "shared", "profiles"],
-    "properties": {
-        "$schema": {"const": "https://www.speedscope.app/file-format-schema.json"},
-        "name": {"type": "string"},
-        "exporter": {"type": "string"},
-        "activeProfileIndex": {"type": "integer"},
-        "shared": {
-            "required": ["frames"],
-            "properties": {
-                "frames": {
-                    "items": {
-                        "required": ["name"],
-                        "properties": {"name": {"type": "string"}, "file": {"type": "string"}, "line": {"type": "integer"}},
-                        "additionalProperties": False,
-                    }
-                }
-            },
-        },
-        "profiles": {
-            "minItems": 1,
-            "items": {
-                "required": ["type", "name", "unit", "startValue", "endValue", "samples", "weights"],
-                "properties": {
-                    "type": {"const": "sampled"},
-                    "unit": {"const": "nanoseconds"},
-                    "samples": {"items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}},
-                    "weights": {"items": {"type": "number", "exclusiveMinimum": 0}},
-                },
-            },
-        },
-    },
-}
-
-
 def test_the_code_of_another_backend_has_its_name() -> None:
     capture = captured("foreign")
     assert payload_from_capture(capture)["overview"]["runner"] == "inductor"
     assert ">inductor</text>" in (svg := flame_svg(capture))
     assert "ONNX Runtime" not in svg
-
-
-@pytest.mark.parametrize("name", [*SAMPLES, *FILES])
-def test_stacks_add_up_to_the_call_and_the_compilations(name: str) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    capture = captured(name)
-    whole, compiled = flame_of(capture).root.width, compile_total_ns(capture)
-    if not whole and not compiled:
-        with pytest.raises(UsageError, match="no call and no compilation"):
-            speedscope_from_capture(capture)
-        return
-    file = json.loads(json.dumps(speedscope_from_capture(capture), allow_nan=False))
-    jsonschema.validate(file, SCHEMA)
-    assert [profile["name"].rpartition(": ")[2] for profile in file["profiles"]] == [f"one {time_base(capture)}"] * (whole > 0) + [
-        "compiling"
-    ] * (compiled > 0)
-    for profile, total in zip(file["profiles"], [number for number in (whole, compiled) if number], strict=True):
-        assert len(profile["samples"]) == len(profile["weights"])
-        assert sum(profile["weights"]) == profile["endValue"] == pytest.approx(total, rel=0.01, abs=len(profile["weights"]))
-        assert max(index for stack in profile["samples"] for index in stack) < len(file["shared"]["frames"])
-
-
-def test_frames_have_the_lines_of_the_program(tmp_path: Path) -> None:
-    saved = str(store.save(recorded("pieces"), tmp_path / "run.ortlens"))
-    assert cli.main(["export", saved, str(tmp_path / "x"), "--format", "speedscope"]) == 0
-    frames = json.loads((tmp_path / "x" / "flame.speedscope.json").read_text(encoding="utf-8"))["shared"]["frames"]
-    lines = {frame["name"]: frame["line"] for frame in frames if "line" in frame}
-    assert lines["prims.bessel_j0"] == 48
-    assert {"binding", "bind"} & {frame["name"] for frame in frames}
-    assert len(frames) == len({json.dumps(frame) for frame in frames})

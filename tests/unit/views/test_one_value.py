@@ -14,9 +14,10 @@ from ortlens.analysis.coverage import coverage_of, current_ids, own_recompiles
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.speed import call_pace, is_busy
-from ortlens.analysis.timing import call_time, call_times, compile_total_ns, own_code_ns, price_of, slowest_sessions
-from ortlens.trace.schema import TABLES
+from ortlens.analysis.timing import call_time, call_times, compile_total_ns, own_code_ns, slowest_sessions
+from ortlens.trace.schema import SHOWN_TABLES
 from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.actions import records_of
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import flame_of
 from ortlens.views.payload import payload_from_capture
@@ -24,6 +25,7 @@ from ortlens.views.rendering import summary
 from ortlens.views.report import current_kernels, report_tables
 from ortlens.views.screen import capture_screen
 from ortlens.views.sentences import numbers_sentence, problem_sentence
+from ortlens.views.table import shown_columns
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
 from tests.recorded import FILES, recorded
@@ -104,9 +106,11 @@ def test_counts_are_those_of_the_frames(seen: Seen) -> None:
     for group in fallback_groups(seen.capture)[:3]:
         assert counted(group.node_count, "node") in seen.text
     assert len(findings_of(seen.capture)) == len(view.findings)
-    for name in TABLES:
-        records = findings_of(seen.capture) if name == "findings" else getattr(seen.capture, name)
-        assert len(getattr(view, name)) == len(records)
+    for name in SHOWN_TABLES:
+        records = records_of(seen.capture, name)
+        assert len(getattr(view, name)) == len(records) == seen.payload["tables"][name]["total"]
+        assert view.brief(name).equals(view.brief(getattr(view, name)))
+        assert [*view.brief(name)] == [column.head for column in shown_columns(records)]
 
 
 def test_times_are_the_same_in_every_view(seen: Seen) -> None:
@@ -205,7 +209,11 @@ def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
         in_sentence = re.findall(
             r"([\d,]+) (?:values?|operators?)(?: of the call| on its own| one by one)?(?= of| and)", numbers_sentence(numbers)
         )
-        judged = seen.view.numerics.ok.dropna()
+        rows = seen.view.numerics.dropna(subset="ok")
+        judged = rows.groupby(["partition_id", "node"], dropna=False).ok.all()
+        largest = numbers.largest.max_abs if numbers.largest is not None else 0.0
+        assert largest == rows.max_abs.max() == seen.view.figures()["max_abs"]
+        assert f"{largest:.1e}" in numbers_sentence(numbers)
         assert counted(len(judged), "value") in tiles["correct"]["detail"]
         assert sum(int(number.replace(",", "")) for number in in_sentence) == len(judged)
         assert (tiles["correct"]["state"] == "bad") == (not judged.all())
@@ -216,10 +224,8 @@ def test_a_break_takes_the_same_in_the_lists_the_flame_graph_and_the_timeline(se
     slabs = [frame for frame in flame.root.children if frame.kind == "break"]
     for frame in slabs:
         item = seen.capture.breaks[frame.ref]
-        assert frame.ns == item.cost_ns
-        if item.overhead_ns is not None:
-            assert own_code_ns(item) + item.overhead_ns == item.cost_ns
-            assert price_of(item) == item.overhead_ns + (item.entering_ns or 0)
+        assert frame.ns == item.between_ns == own_code_ns(item) + (item.overhead_ns or 0)
+        assert item.cost_ns == (item.overhead_ns or 0) + (item.entering_ns or 0)
     graphs = [seen.capture.graphs[frame.ref].graph_id for frame in flame.root.children if frame.kind == "graph"]
     assert [graph_id for graph_id in graphs if graph_id in order["graphs"]] == order["graphs"]
     met = [row for graph_id in order["graphs"] for row in order["ahead"].get(graph_id, [])] + order["behind"]

@@ -163,7 +163,7 @@ def test_advice_and_places_are_never_cut_off(width: int) -> None:
         "Compute gradients outside of the compiled function, from what it returns, or set `torch._dynamo.config.trace_autograd_ops = True`"
         " and return losses detached"
     )
-    broken = Break(break_id="b0", reason="why", file="/a/training/some_program.py", line=12345, advice=advice, overhead_ns=10**6)
+    broken = Break(break_id="b0", reason="why", file="/a/training/some_program.py", line=12345, advice=advice, cost_ns=10**6)
     stays = Fallback(graph_id="g0", node="n", target="aten.convolution_backward.default", reason_code="no_converter", reason="r")
     stays = replace(stays, file="/a/training/some_program.py", line=54321, calls=3, total_ns=10**7)
     graph = Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=3, node_count=3, partition_count=1, coverage=0.5)
@@ -232,7 +232,7 @@ def test_values_are_shown_as_people_read_them() -> None:
     shown = table([row], ("coverage", "dynamic_shapes", "line", "file", "node_count")).split("\n")[2]
     assert shown.split() == ["50.0", "%", "yes", "2000", "b/c.py"]
     number = table([Numeric(partition_id="p", node="n", max_abs=1.23456e-7, ok=False)], ("max_abs", "ok"))
-    assert number.split("\n")[2].split() == ["1.23e-07", "no"]
+    assert number.split("\n")[2].split() == ["1.2e-07", "no"]
     assert [text for text in ("2.00 KiB", "MatMul:2") if text not in table(SAMPLES["demo_like"].models)] == []
     assert table(()) == "no rows"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ortlens.analysis.index import verdicts_by_value
 from ortlens.analysis.speed import call_pace, loss_of_call
 from ortlens.trace.records import Capture, Numeric
 from ortlens.trace.schema import facts_of
@@ -128,7 +129,9 @@ def test_a_wrong_value_turns_the_tile_red_and_is_what_a_click_selects() -> None:
     found = tiles(replace(TWELVE, numerics=tuple(wrong if item is row else item for item in TWELVE.numerics)))["correct"]
     graph = next(item.graph_id for item in TWELVE.partitions if item.partition_id == row.partition_id)
     assert (found.state, found.sign, found.word, found.selected) == ("bad", "✗", "differs", f"node:{graph}/{row.node}")
-    assert [number for number in (f"1 of {len(TWELVE.numerics)}", "1.0e+00", "5.0e-01", "500 times") if number not in found.detail] == []
+    assert [
+        number for number in (f"1 of {len(verdicts_by_value(TWELVE))}", "1.0e+00", "5.0e-01", "500 times") if number not in found.detail
+    ] == []
     call = Numeric(partition_id=None, node="result[0]", ok=False, scope="call")
     assert tiles(replace(TWELVE, numerics=(*TWELVE.numerics, call)))["correct"].state == "bad"
 
