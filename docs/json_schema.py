@@ -17,7 +17,6 @@ from ortlens.analysis.answers.overview import FACTS, Fact, SurveyRow
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime
-from ortlens.analysis.ranks import RankRow
 from ortlens.cli.commands import answer
 from ortlens.doctor import Check
 from ortlens.studies.bisect import Bisection
@@ -39,7 +38,6 @@ ANSWERS: Mapping[str, tuple[type[Any] | None, Mapping[str, Any]]] = {
     "run": (None, _OVERVIEW),
     "demo": (None, {**_OVERVIEW, "is_match": bool, "calls": int, "max_abs_difference": float}),
     "show": (None, _OVERVIEW),
-    "merge": (None, {**_OVERVIEW, "ranks": tuple[RankRow, ...]}),
     "report": (None, {"report": str}),
     "export": (None, {"folder": str, "files": tuple[str, ...]}),
     "compare": (

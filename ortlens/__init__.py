@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ortlens.studies.survey import survey
     from ortlens.studies.tune import tune
     from ortlens.trace.records import Capture
-    from ortlens.views.capture_view import SavedCapture, load, merge
+    from ortlens.views.capture_view import SavedCapture, load
 
 __version__ = "0.1.0"
 
@@ -60,7 +60,6 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     "ExportedModel",
     # read back
     "load",
-    "merge",
     "SavedCapture",
     "Capture",
     # the backend, under the names that torch's removed one had
@@ -94,7 +93,7 @@ _NAMES = {
     "ortlens.lens.freeze": "freeze",
     "ortlens.backend.freeze.loader": "load_frozen",
     "ortlens.backend.deploy.export": "ExportedModel",
-    "ortlens.views.capture_view": "load merge SavedCapture",
+    "ortlens.views.capture_view": "load SavedCapture",
     "ortlens.trace.records": "Capture",
     "ortlens.backend.api": "OrtBackend is_onnxrt_backend_supported torch_compile_backend",
     "ortlens.backend.basis.options": "OrtBackendOptions ExportOptions register_op",

@@ -320,10 +320,9 @@ def _splits(capture: Capture) -> dict[str, tuple[float, float, float]]:
 
 
 def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
-    """Sum the ledger over the graphs, and average it over the ranks of a merged capture; None if it holds no time."""
+    """Sum the ledger over the graphs; None if it holds no time."""
     rows = tuple(parts)
-    ranks = len({row.rank for row in rows})
-    sums = summed((row.part, row.ns // ranks) for row in rows)
+    sums = summed((row.part, row.ns) for row in rows)
     total = sum(sums.values())
     if not total:
         return None

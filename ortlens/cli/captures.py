@@ -1,4 +1,4 @@
-"""The commands that read saved captures: `show`, `report`, `export`, `merge`, `compare`, and `check`, for CI."""
+"""The commands that read saved captures: `show`, `report`, `export`, `compare`, and `check`, for CI."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import (
     EXIT_NO,
@@ -18,7 +18,6 @@ from ortlens.cli.commands import (
     print_json,
     print_summary,
     print_text,
-    print_written,
     recommended,
     tell_reviewers,
     width,
@@ -26,7 +25,7 @@ from ortlens.cli.commands import (
 )
 from ortlens.errors import UsageError
 from ortlens.job.options import STDOUT
-from ortlens.job.request import Request, request_from_options, write_outputs
+from ortlens.job.request import Request, write_outputs
 from ortlens.units import counted
 
 if TYPE_CHECKING:
@@ -138,34 +137,6 @@ EXPORT = Command(
         ortlens export run.ortlens folder --format json --table runs sessions
         ortlens export run.ortlens folder --format trace  # trace.json for ui.perfetto.dev and speedscope.app
         ortlens export run.ortlens folder --format model-explorer  # node data beside the ONNX models
-    """,
-)
-
-
-def _merge(options: argparse.Namespace) -> None:
-    from ortlens.analysis.ranks import rank_rows
-    from ortlens.views.capture_view import merge
-    from ortlens.views.table import table
-
-    request = request_from_options(options)
-    view = merge(options.captures)
-    rows: Any = rank_rows(view.captured())  # a table lays out any record
-    if options.json:
-        print_json("merge", {**facts_of(view.captured()), "ranks": rows})
-    else:
-        print_summary(view.captured())
-        print_text(f"\n{table(rows, width=width(), limit=None)}")
-    print_written(write_outputs(request, view), beside_json=options.json)
-
-
-MERGE = Command(
-    name="merge",
-    text="Merge the captures of the ranks of one job. What differs between ranks, and a rank that keeps the others waiting, are findings.",
-    run=_merge,
-    asks="Which rank keeps the others waiting, and what differs between ranks?",
-    examples="""
-        ortlens merge train.rank*.ortlens -o train.ortlens  # after ortlens run -m torch.distributed.run ... train.py
-        ortlens merge train.rank*.ortlens -o train.ortlens --html train.html
     """,
 )
 

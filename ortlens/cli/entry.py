@@ -38,7 +38,6 @@ _COMMANDS = (
     captures.SHOW,
     captures.REPORT,
     captures.EXPORT,
-    captures.MERGE,
     captures.COMPARE,
     captures.CHECK,
     studies.BENCH,

@@ -132,7 +132,6 @@ OPTIONS = (
     Option("cases", "survey", "FILE.py[:NAME], MODULE:NAME (default name: CASES), FILE.toml or FILE.json", "CASES"),
     Option("capture", "show report export", _CAPTURE, "CAPTURE"),
     Option("capture", "check", _CAPTURE, "CAPTURE", nargs="?"),
-    Option("captures", "merge", "one per rank", "CAPTURE", nargs="+"),
     Option("before", "compare", f"the first capture, a baseline: {_CAPTURE}", "BEFORE"),
     Option("after", "compare", "the second capture: what it became", "AFTER"),
     Option("folder", "export", "output folder; created if missing", "FOLDER", type=Path),
@@ -241,11 +240,9 @@ OPTIONS = (
     Option("--max-slowdown", "check", "with --baseline: how many times as long anything may take, as 1.2 or 20%%", "FACTOR", type=_FACTOR),
     Option("--once", "watch", "say what it holds now, and stop"),
     # what is written
-    Option(
-        "--report --html", f"explain demo run merge {_MAGICS}", "write the report, one HTML file that opens anywhere", "FILE", type=expanded
-    ),
+    Option("--report --html", f"explain demo run {_MAGICS}", "write the report, one HTML file that opens anywhere", "FILE", type=expanded),
     Option("--html", "compare", "write both side by side as one HTML file; replaces an existing report", "FILE"),
-    Option("-o --save", "explain demo merge", "save the capture, for example as run.ortlens", "FILE", type=expanded),
+    Option("-o --save", "explain demo", "save the capture, for example as run.ortlens", "FILE", type=expanded),
     Option("-o --save", "run", "save the capture (default: PROGRAM.ortlens in this folder)", "FILE", type=expanded),
     Option("-o --save", "bench", "save the capture of the calls through ortlens, with the table", "FILE", type=expanded),
     Option("--save", _MAGICS, "save the capture, for ortlens.load", "FILE", type=expanded),
@@ -261,13 +258,11 @@ OPTIONS = (
     Option(
         "--sarif", "explain check", "write what there is to change as SARIF, each cause on its line, for code scanning", "FILE", type=Path
     ),
-    Option("--json", f"{_MODELS} demo doctor show report export merge compare survey", "print the answer as JSON"),
+    Option("--json", f"{_MODELS} demo doctor show report export compare survey", "print the answer as JSON"),
     Option("--json", "watch", "print the figures alone, one line of JSON whenever they change"),
     Option("--json", "run", "write the overview, and what to do, as JSON; stdout is the program's", "FILE"),
     Option("--json", "check", "write the verdicts as JSON, to stdout if no file is named", "FILE", nargs="?", const=STDOUT),
-    Option(
-        "-q --quiet", f"{_MODELS} demo doctor run report export merge check survey", "print nothing but errors, and what --json asks for"
-    ),
+    Option("-q --quiet", f"{_MODELS} demo doctor run report export check survey", "print nothing but errors, and what --json asks for"),
     Option("--quiet", _MAGICS, "show nothing"),
     # a program, and its arguments
     Option("-m", "run", "run a module, as python -m does", dest="is_module"),

@@ -57,7 +57,6 @@ _TRAITS = (
     "tensors say so; `gru_in_inference` a GRU is called without gradients, `gru_in_training` with them, and so on for `lstm` and `rnn`; "
     "`constant_size` the code makes the size a constant; `library_alone` the function of a library was compiled by itself."
 )
-_RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
 
 
 def column(meaning: str, *, unit: str = "", brief: int = 0, **defaults: Any) -> Any:  # noqa: ANN401 - a field() in disguise
@@ -131,7 +130,6 @@ class Graph:
     only_verified: bool = column(
         "True when only `verify` ran it, such as a backward that the program has not called: it counts in no coverage.", default=False
     )
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +191,6 @@ class Break:
         "difference was seen; of several lines that were changed together, a share. Empty where it was not timed.",
         unit="ns",
     )
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +213,6 @@ class Recompile:
     settings: tuple[str, ...] = column(_SETTINGS, default=())
     traits: tuple[str, ...] | None = optional(_TRAITS + " Missing where it was not recorded.")
     dynamo_ns: int | None = optional("Dynamo's own time for it; of a function without a graph, all that it took.", unit="ns")
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +236,6 @@ class PythonFrame:
     )
     break_id: str | None = optional("The graph break because of which it was given up.")
     compile_id: str | None = optional("Dynamo's id of the last compilation; empty where PyTorch never tried.")
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +250,6 @@ class CallLine:
     entry_line: int | None = optional("Line of that function which leads to it.")
     operators: int = column("Operators that PyTorch runs for it in a call without torch.compile, counted below autograd.", brief=2)
     outside: int = column("Of these, the ones that it runs outside of graphs in a compiled call.", default=0, brief=3)
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +299,6 @@ class Node:
         "Of a node of an ONNX model: the execution provider that runs it, where ONNX Runtime tells; `reason` says why it is not the "
         "preferred one. Empty elsewhere."
     )
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +321,6 @@ class Partition:
     )
     torch_ns: int | None = optional("One run of the same nodes in PyTorch, on the same inputs.", unit="ns")
     is_slower: bool | None = optional("Whether ONNX Runtime is slower: in three of four pairs, and by 3 % at least; empty where not timed.")
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +345,6 @@ class Fallback:
         "What else is known of why: it draws `random` numbers; ONNX Runtime's CPU provider does not compute in `bfloat16`, or knows no "
         "`complex` numbers."
     )
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +362,6 @@ class Model:
     sha256: str | None = optional("Digest of the serialised model without frozen weights.")
     cached: bool = column("Whether it was converted by an earlier process and came from `cache_dir`.", default=False)
     optimized_node_count: int | None = optional("Nodes left after ONNX Runtime's own fusions; empty where not asked for.")
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,7 +447,6 @@ class Session:
         unit="ns",
     )
     launches: int | None = optional("Number of these calls per run; a replayed CUDA graph is one. Empty likewise.")
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,7 +467,6 @@ class Run:
     total_ns: int = column("The three together.", unit="ns", brief=7)
     thread: int = column("Identifier of the thread, as of `threading.get_ident`.", default=0)
     graph_id: str | None = optional("Graph that ran.", brief=2)
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,7 +522,6 @@ class Kernel:
     )
     refused: tuple[str, ...] = column("What `refusal` is about.", default=())
     copies_ns: int | None = optional("Of such a kernel: time per call of the copies between devices next to it.", unit="ns")
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -573,7 +560,6 @@ class Numeric:
     left_out: bool = column(
         "Whether the time of `verify` was over before it, or some calls of its partition, were compared.", default=False
     )
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -598,7 +584,6 @@ class Finding:
     subject: str | None = optional("Id or name of what it is about: a graph, node, partition, session, break or operator.")
     todo: str = column("The first sentence of `mitigation`, without a full stop; empty where it has only one.", default="")
     settings: tuple[str, ...] = column(_SETTINGS, default=())
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -619,7 +604,6 @@ class LedgerPart:
         "the rows.",
         brief=4,
     )
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -640,7 +624,6 @@ class Step:
         "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", brief=5
     )
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
-    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -750,7 +733,6 @@ class Figures:
         default=(),
     )
     rank: int | None = optional("Rank of the process in a distributed job.")
-    ranks: tuple[int, ...] = column("Ranks that a merged capture is made of, in order.", default=())
     cpu_count: int | None = optional("Processors of the machine.")
     cpu_usable: int | None = optional("Processors that the process may use.")
     cpu_bfloat16: bool | None = optional("Whether the processor has instructions for bfloat16.")

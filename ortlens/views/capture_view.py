@@ -20,7 +20,6 @@ from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.onnx_model import Fusion, fusions, is_onnx_model
 from ortlens.analysis.problems.advice import advised
 from ortlens.analysis.problems.stream import finding_records
-from ortlens.analysis.ranks import merged
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.errors import CheckFailed, OptionalDependencyError, UsageError
@@ -51,7 +50,7 @@ from ortlens.views.wording import LENS, SAVED, clipped
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import pandas as pd
 
@@ -554,32 +553,6 @@ def _essentials(capture: Capture) -> str:
     ]
     facts += ["dry run"] if is_dry_run(capture) else []
     return (f"{clipped(capture.name, 40)!r}: " if capture.name else "") + ", ".join(facts)
-
-
-@clear_os_errors
-def merge(captures: Iterable[CaptureView | Capture | str | os.PathLike[str]]) -> SavedCapture:
-    """Merge the captures of the ranks of one job, such as `ortlens run` writes under `torchrun`. Needs neither torch nor ONNX Runtime.
-
-    Each row of each frame has its rank in the column `rank`, and its ids begin with it. Graphs, breaks, recompiles and sessions that
-    differ between the ranks are findings, and so is a rank that keeps the others waiting.
-
-    Args:
-        captures: One per rank: lenses, loaded captures, or paths of saved ones. The rank is the one that was recorded; where none was,
-            the place.
-
-    Returns:
-        The capture with its frames and views.
-
-    Raises:
-        UsageError: There are fewer than two, a rank is there twice, only some recorded theirs, or one is merged already.
-        CaptureError: A file cannot be read.
-
-    Example:
-        >>> import ortlens
-        >>> list(ortlens.merge([ortlens.Lens(), ortlens.Lens()]).graphs["rank"])
-        []
-    """
-    return SavedCapture(merged([capture_from(source) for source in captures]))
 
 
 _ELSEWHERE = (

@@ -336,6 +336,6 @@ def _taken(waiting: Mapping[str, list[tuple[int, int]]], group: str, number: int
 
 
 def _frame(compile_id: str | None) -> tuple[str, int]:
-    """Split a compile id into what its frame is counted within, a rank of a merged capture or compiled autograd, and its number."""
+    """Split a compile id into the number of its frame and what counts it: Dynamo, or a compiled autograd."""
     found = _FRAME.match(compile_id or "")
     return (found[1], int(found[2])) if found else (compile_id or "", -1)

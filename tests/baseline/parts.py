@@ -34,7 +34,6 @@ _COMMANDS = (
     "show",
     "report",
     "export",
-    "merge",
     "compare",
     "check",
     "bench",

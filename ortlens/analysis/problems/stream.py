@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.index import graph_by_partition, graph_by_session, graphs_by_id, once, summed
 from ortlens.analysis.ledger import measured_call, time_base
-from ortlens.analysis.problems import calls, kernels, movement, ranks, sessions, slower, splitting
+from ortlens.analysis.problems import calls, kernels, movement, sessions, slower, splitting
 from ortlens.analysis.problems.advice import line_after
 from ortlens.analysis.problems.catalogue import advise
 from ortlens.analysis.problems.problem import FIELDS, Problem, ProblemRule, gathered
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break, Capture, Fallback, Kind, LedgerPartName, Node
 
 
-_MODULES = (calls, slower, sessions, kernels, movement, ranks, splitting)
+_MODULES = (calls, slower, sessions, kernels, movement, splitting)
 RULES: Mapping[str, ProblemRule] = {
     item.name: item for module in _MODULES for item in vars(module).values() if isinstance(item, ProblemRule)
 }
@@ -272,8 +272,7 @@ class _Left:
 
 def _time_by_part(capture: Capture) -> dict[tuple[str, LedgerPartName], float]:
     """Sum up the time per call by graph and part: of the ledger, or of the logs for graphs that it lacks, such as a backward."""
-    ranks = len({row.rank for row in capture.ledger}) or 1
-    found = summed(((row.graph_id, row.part), row.ns / ranks) for row in capture.ledger)
+    found = summed(((row.graph_id, row.part), float(row.ns)) for row in capture.ledger)
     known, entries = {graph_id for graph_id, _ in found}, entries_by_graph(capture)
     for graph_id, time in graph_times(capture).items() if known else ():
         if graph_id not in known and time.calls and graph_id in entries:

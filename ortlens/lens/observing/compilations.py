@@ -19,7 +19,7 @@ from ortlens.backend.basis.provenance import count_ops, needs_gradient
 from ortlens.backend.freeze.arguments import needed_arguments
 from ortlens.errors import UsageError
 from ortlens.lens.observing.break_texts import lines_of
-from ortlens.lens.observing.environment import boot_fact, chosen_options, rank_of_process
+from ortlens.lens.observing.environment import chosen_options, rank_of_process
 from ortlens.lens.observing.listener import DynamoWatch, calling_line
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_context, lens_guard
@@ -97,7 +97,6 @@ class Compilations:
         self.modules.append(graph_module)
         if (rank := rank_of_process()) is not None:  # now: the process group may be gone when the capture is taken
             self.recorder.note(rank=rank)
-            self.recorder.facts.update(boot_fact())
         if (at := calling_line()) is not None:  # lines of a library alone are not the user's
             for node in graph_module.graph.nodes:
                 if trace := node.meta.get("stack_trace"):

@@ -8,9 +8,7 @@ capture contains them.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import os
 import platform
 import threading
@@ -19,7 +17,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
 
 _MAX_TEXT = 300
 _MAX_VALUE = 12
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_facts() -> dict[str, str]:
@@ -68,14 +64,6 @@ def rank_of_process() -> int | None:
         return distributed.get_rank()
     text = os.environ.get("RANK", "")
     return int(text) if text.isdecimal() else None
-
-
-@functools.cache
-def boot_fact() -> dict[str, str]:
-    """Return a digest of what Linux tells two starts of machines apart by: the same on ranks that share a clock."""
-    with contextlib.suppress(OSError):
-        return {"boot": hashlib.sha256(_BOOT_ID.read_bytes()).hexdigest()[:12]}
-    return {}
 
 
 # What a process has loaded stays, and reading the metadata of all distributions takes milliseconds.

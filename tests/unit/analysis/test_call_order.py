@@ -37,7 +37,7 @@ def test_a_break_at_backward_lies_before_it_and_one_at_the_end_behind_all() -> N
     assert breaks_ahead(capture) == ({"g1": [0]}, [1])
 
 
-def test_ranks_count_their_frames_apart_and_odd_ids_do_no_harm() -> None:
-    graphs = (graph("0:g0", "0:0/0"), graph("0:g1", "0:1/0"), graph("1:g0", "1:0/0"), graph("1:g1", "1:1/0"), graph("x", "odd"))
-    capture = Capture(graphs=graphs, breaks=(broken("b0", "1:0/0"), broken("b1", "0:0/0"), broken("b2"), broken("b3", "strange")))
-    assert breaks_ahead(capture) == ({"0:g1": [1], "1:g1": [0]}, [2, 3])
+def test_compiled_autograd_counts_its_frames_apart_and_odd_ids_do_no_harm() -> None:
+    graphs = (graph("g0", "0/0"), graph("g1", "1/0"), graph("g2", "!0/0/0"), graph("g3", "!0/1/0"), graph("x", "odd"))
+    capture = Capture(graphs=graphs, breaks=(broken("b0", "!0/0/0"), broken("b1", "0/0"), broken("b2"), broken("b3", "strange")))
+    assert breaks_ahead(capture) == ({"g1": [1], "g3": [0]}, [2, 3])

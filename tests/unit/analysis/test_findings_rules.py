@@ -415,7 +415,6 @@ def test_a_rule_fires_from_its_threshold_on_and_not_before(
 def test_every_rule_has_a_case() -> None:
     # They report what was measured: test_findings_calls.py; or what has a table of its own: test_overview.py.
     elsewhere = {"slower_than_torch", "slower_call", "costly_entry", "costly_guards", *SPLITTING}
-    elsewhere |= {rule.name for rule in RULES.values() if rule.check.__module__.endswith(".ranks")}  # see test_ranks.py
     assert {rule for rule, *_ in CASES} == RULES.keys() - elsewhere
 
 
@@ -443,11 +442,6 @@ PROGRAMS = {
     "cold_start": "integration/test_probes.py::test_a_start_that_a_cache_would_shorten_is_named",
     "kernels_on_cpu": "integration/test_onnx_files.py::test_what_runs_beside_the_preferred_provider_is_placed_with_a_reason",
     "float16_nodes": "unit/lens/onnx_model/test_explain_model.py::test_no_advice_on_a_model_names_what_is_refused_there",
-    "straggler": "integration/test_ranks.py::test_a_straggler_is_named_and_nothing_of_ranks_that_are_equal_but_for_time",
-    **dict.fromkeys(
-        ("rank_break", "rank_recompiles", "rank_graphs", "rank_sessions"),
-        "integration/test_ranks.py::test_a_break_on_one_rank_is_named_with_its_rank_and_line_and_explains_its_other_graphs",
-    ),
     **dict.fromkeys(("device_idle", "provider_copies"), "on a GPU"),
 }
 """The program in which each rule is the first to name the cause: one of `tests.strangers`, or a test. A rule without one goes."""

@@ -17,7 +17,6 @@ from tests.unit.analysis import (
     test_generation,
     test_numbers,
     test_overview,
-    test_ranks,
     test_timing,
 )
 from tests.unit.analysis.hand_made import found
@@ -27,7 +26,7 @@ WORDING = Path(__file__).with_name("wording.txt")
 
 def findings() -> Iterator[str]:
     told = [(rule, fires) for rule, fires, *_ in test_findings_rules.CASES]
-    for worded in (test_findings_rules.WORDED, test_findings_calls.WORDED_BESIDE_TORCH, test_findings_calls.WORDED, test_ranks.WORDED):
+    for worded in (test_findings_rules.WORDED, test_findings_calls.WORDED_BESIDE_TORCH, test_findings_calls.WORDED):
         told += worded
     for rule, capture in told:
         for item in found(capture, rule):

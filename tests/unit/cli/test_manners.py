@@ -32,7 +32,6 @@ READERS = {
     "show": ["{0}"],
     "report": ["{0}", "-o", "{2}.html"],
     "export": ["{0}", "{2}"],
-    "merge": ["{0}", "{0}", "-o", "{2}.ortlens"],
     "compare": ["{0}", "{0}"],
     "check": ["{0}", "--max-breaks", "9"],
     "watch": ["{1}", "--once"],

@@ -18,7 +18,7 @@ NODE = {"graph_id": "g0", "node": "add", "target": "aten.add.Tensor", "supported
 def test_floats_that_json_lacks_travel_as_text() -> None:
     rows = [row_from_record(LEDGER, r.LedgerPart(graph_id="g0", part="run", ns=1, share=x)) for x in (math.nan, math.inf, -math.inf, 1)]
     assert [row["share"] for row in rows] == ["NaN", "Infinity", "-Infinity", 1.0]
-    assert repr(record_from_row(LEDGER, rows[0])).endswith("share=nan, rank=None)")
+    assert repr(record_from_row(LEDGER, rows[0])).endswith("share=nan)")
 
 
 def test_unknown_columns_are_ignored_and_missing_ones_take_defaults() -> None:

@@ -17,7 +17,6 @@ FACTS = {
     "version_torch": "2.13",
     "dry_run": "yes",
     "rank": "0",
-    "ranks": "0, 1",
     "cpu_bfloat16": "no",
     "option_upcast": "bfloat16, float16",
     "ledger_spread": "1.08",
@@ -31,7 +30,6 @@ FACTS = {
 FIGURES = Figures(
     dry_run=True,
     rank=0,
-    ranks=(0, 1),
     cpu_bfloat16=False,
     option_upcast=("bfloat16", "float16"),
     ledger_spread=1.08,

@@ -115,6 +115,8 @@ def test_what_is_damaged_is_refused_in_words(tmp_path: Path, name: str) -> None:
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "data" / "captures" / "schemas"
 VERSIONS = range(3, SCHEMA_VERSION + 1)
+UNREAD = {"rank"}
+"""Columns that were removed because nothing reads them."""
 
 
 def test_each_version_has_a_capture() -> None:
@@ -134,4 +136,5 @@ def test_a_capture_of_each_version_loads_with_all_that_it_holds(version: int, tm
     )
     assert len(then) > 10
     for name, columns in then.items():
-        assert {column: now[name][column] for column in columns} == columns, name
+        kept = columns.keys() - UNREAD
+        assert {column: now[name][column] for column in kept} == {column: columns[column] for column in kept}, name
