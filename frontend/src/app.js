@@ -148,7 +148,8 @@ function showPanels(main, panels, store, prefix, shell) {
       if (chosen) revealed(tab);
     }
     for (const [id, panel] of made) panel.root.hidden = id !== wanted.id;
-    if (!made.has(wanted.id)) made.set(wanted.id, makePanel(main, wanted, store, prefix));
+    if (made.has(wanted.id)) made.get(wanted.id).catchUp();
+    else made.set(wanted.id, makePanel(main, wanted, store, prefix));
   };
   show();
   const unsubscribe = store.subscribe(["tab"], show);
@@ -161,14 +162,27 @@ function showPanels(main, panels, store, prefix, shell) {
 function makePanel(main, { id, mount }, store, prefix) {
   const root = el(`section.ol-panel.ol-panel-${id}`, { id: `${prefix}-${id}`, role: "tabpanel", "aria-labelledby": `${prefix}-tab-${id}` });
   main.append(root);
+  const { seen, catchUp } = seenStore(store, root);
   try {
-    return { root, cleanup: mount(root, store) };
+    return { root, catchUp, cleanup: mount(root, seen) };
   } catch (error) {
     // One panel that fails must not take the others with it.
     root.replaceChildren(el("p.ol-empty", { role: "alert" }, `This panel could not be drawn: ${error.message}. The other panels still work.`));
     console.error(error);
-    return { root, cleanup: () => {} };
+    return { root, catchUp, cleanup: () => {} };
   }
+}
+
+/** The store as a panel has it: a change behind another tab reaches it when it is shown, since what is hidden has no size to scroll by. */
+function seenStore(store, root) {
+  const late = new Map(); // listener -> what changed last
+  const subscribe = (keys, listener) => store.subscribe(keys, (changed) => (root.hidden ? late.set(listener, changed) : listener(changed)));
+  const catchUp = () => {
+    const waiting = [...late];
+    late.clear();
+    for (const [listener, changed] of waiting) listener(changed);
+  };
+  return { seen: { ...store, subscribe }, catchUp };
 }
 
 /** The details take room on a narrow screen: what was clicked stays in view. */

@@ -61,7 +61,7 @@ export function followSelection(root, store) {
     first?.scrollIntoView({ block: "nearest" });
   };
   follow();
-  return together([store.subscribe(["chain", "tab"], follow)]);
+  return together([store.subscribe(["chain"], follow)]);
 }
 
 /** Decode after prefill is compiled for the first time: no recompile, as everywhere. */

@@ -8,6 +8,7 @@ import { emptyState, HELP, helpLine, hint } from "./help.js";
 
 const KEY = [["ort", ""], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"], ["kernel", "kernel"], ["phase", "phase of compiling"]];
 const LONGEST = 10;
+const SPECK = 2; // pixels below which a frame is looked at closer
 const LEAST = 1e-6; // part of the whole that fills the view at most
 
 /**
@@ -255,11 +256,16 @@ class Panel {
   go(frame) {
     if (frame < 0) return;
     this.view.current = frame;
-    const { from, to } = this.view.laid;
-    if (from[frame] >= this.view.to || to[frame] <= this.view.from) this.zoomTo(this.flame.parent[frame]);
-    this.holder.scrollTop = Math.max(Math.min(this.holder.scrollTop, this.flame.depth[frame] * ROW), (this.flame.depth[frame] + 1) * ROW - this.holder.clientHeight);
+    this.reveal(frame);
     this.say(frame);
     this.draw();
+  }
+
+  reveal(frame) {
+    const { from, to } = this.view.laid;
+    const pixels = (this.width(frame) / (this.view.to - this.view.from)) * this.canvas.clientWidth;
+    if (from[frame] >= this.view.to || to[frame] <= this.view.from || pixels < SPECK) this.zoomTo(this.flame.parent[frame]);
+    this.holder.scrollTop = Math.max(Math.min(this.holder.scrollTop, this.flame.depth[frame] * ROW), (this.flame.depth[frame] + 1) * ROW - this.holder.clientHeight);
   }
 
   say(frame) {
@@ -308,11 +314,14 @@ class Panel {
     const wanted = new Set(chain ? [chain.id, ...precise.flatMap((step) => chain[step].map((found) => found.id))] : []);
     this.view.linked = new Set();
     if (wanted.size) for (let frame = 0; frame < this.flame.count; frame++) if (wanted.has(this.flame.id(frame))) this.view.linked.add(frame);
-    this.canvas.dataset.linked = this.view.linked.size;
-    const own = [...this.view.linked].find((frame) => this.flame.id(frame) === chain.id);
-    if (own !== undefined && this.width(own) > 0) this.go(own);
-    else if (this.view.linked.size) this.said.textContent = `${count(this.view.linked.size)} frames belong to what is selected`;
-    else this.say(this.view.current);
+    const wide = [...this.view.linked].filter((frame) => this.width(frame) > 0);
+    this.canvas.dataset.linked = wide.length;
+    const own = wide.find((frame) => this.flame.id(frame) === chain.id);
+    if (own !== undefined) this.go(own);
+    else if (wide.length) {
+      this.said.textContent = `${count(wide.length)} frames belong to what is selected`;
+      if (!wide.includes(this.view.current)) this.reveal(wide[0]);
+    } else this.say(this.view.current);
     this.draw();
   }
 

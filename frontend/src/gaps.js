@@ -65,25 +65,18 @@ export function createGaps({ data, identity }) {
 const shortName = (target) => (target ?? "an operator").replace(/^\w+\./, "");
 
 /**
- * A call of the model that took as long as it usually does, the newest such: all calls in a row may be specks, and the very last
- * one may be the odd one. A call of the model begins after the session ran that ran last of all.
+ * The call of the model, or else of a graph or a session, whose length is nearest to the median, the newest such: all calls in a row may be
+ * specks, and the very last one may be the odd one.
  * @param {import("./calls.js").Calls} calls
- * @returns {{from: number, to: number}|null} On the drawn axis; null where the model was called once.
+ * @returns {{from: number, to: number}|null} On the drawn axis; null where there was one call.
  */
-export function typicalCalls(calls) {
-  const { rows } = calls.lanes.find((lane) => lane.whole) ?? { rows: [] };
-  const lane = calls.lanes.find((candidate) => candidate.id && candidate.rows.at(-1) === rows.at(-1));
-  if (!lane) return null;
-  const end = (row) => calls.start[row] + calls.total[row];
-  const place = new Map(rows.map((row, at) => [row, at]));
-  const spans = [];
-  for (let at = 1; at < lane.rows.length; at++) {
-    const from = calls.start[rows[place.get(lane.rows[at - 1]) + 1]];
-    const to = end(lane.rows[at]);
-    spans.push({ from, to, ns: to - from });
-  }
-  if (!spans.length) return null;
-  const usual = spans.map(({ ns }) => ns).sort((a, b) => a - b)[spans.length >> 1];
-  const { from, to, ns } = spans.findLast((span) => Math.abs(span.ns - usual) <= 0.1 * usual) ?? spans.findLast((span) => span.ns === usual);
-  return { from: from - ns * 0.03, to: to + ns * 0.03 };
+export function typicalCalls({ lanes, start, total }) {
+  const lane = lanes.find(({ kind }) => kind === "call") ?? lanes.find(({ kind }) => kind === "graph") ?? lanes.find(({ whole }) => whole);
+  const spans = (lane?.rows ?? []).map((row) => (lane.slices ? lane.slices(row)[0] : { from: start[row], to: start[row] + total[row] }));
+  if (spans.length < 2) return null;
+  const length = ({ from, to }) => to - from;
+  const usual = spans.map(length).sort((a, b) => a - b)[spans.length >> 1];
+  const far = (span) => Math.abs(length(span) - usual);
+  const found = spans.reduce((best, span) => (far(span) <= far(best) ? span : best));
+  return { from: found.from - length(found) * 0.03, to: found.to + length(found) * 0.03 };
 }

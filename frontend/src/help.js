@@ -37,7 +37,7 @@ export const HELP = {
   },
   roofline: {
     help: "Each dot is a kernel, the larger, the longer it takes: how many operations it makes per byte, and how many per second. The line is what this machine reached; dots far below it could be faster. Click selects.",
-    missing: "No kernel was compared with the machine's peak. Kernels are measured by a profile, the machine's peaks where a kernel of the CPU takes 50 µs, or all of a session 1 ms.",
+    missing: "No kernel was measured, so none is compared with the machine's peak.",
     wants: ["profile"],
   },
   source: {
@@ -64,6 +64,7 @@ export const HELP = {
     missing: "There are no ONNX models: the backend is not ortlens, or nothing could run in ONNX Runtime.",
     wants: ["explain"],
   },
+  profiled: { help: "", missing: "Kernels were profiled, but all are too short to be compared: the machine's peaks are measured where a kernel takes 50 µs, or all kernels of a session 1 ms. Larger inputs make longer kernels; the table kernels has what was measured." },
   kernels: { help: "", missing: "ONNX Runtime's kernels were not measured.", wants: ["profile"] },
   ledger: { help: "", missing: "No call was measured as a whole, so guards and Python are not included.", wants: ["measure"] },
 };

@@ -43,6 +43,7 @@ class HeatMap {
     this.listen();
     this.say(this.active);
     this.cleanups = [store.subscribe(["chain"], () => this.follow()), onResize(this.holder, () => this.draw()), onThemeChange(store, () => this.recolour())];
+    this.paint(); // a cell has its place now
     this.follow();
   }
 
@@ -50,7 +51,7 @@ class HeatMap {
   follow() {
     const chosen = new Set((this.store.get("chain")?.nodes ?? []).map((found) => found.id));
     const at = this.cells.findIndex((cell) => chosen.has(cell.id));
-    if (at >= 0 && !chosen.has(this.cells[this.active]?.id)) this.moveTo(at);
+    if (at >= 0) this.moveTo(chosen.has(this.cells[this.active].id) ? this.active : at);
     else this.draw();
   }
 

@@ -43,8 +43,7 @@ function mountOnnx(root, store, models) {
   const view = { root, store, models, table, list, status, tools, stage, shown: null, variant: "", frame: null, drawn: null, busy: null, agreed: new Set(), ask: 0 };
   for (let row = 0; row < table.rows; row++) list.append(entry(view, row));
   roving(list, "button");
-  const follow = () => store.get("tab") === "onnx" && followSelection(view);
-  const cleanups = [store.subscribe(["selected", "chain", "tab"], follow), onThemeChange(store, () => view.frame?.theme(isDark(root))), () => removeFrame(view)];
+  const cleanups = [store.subscribe(["selected", "chain"], () => followSelection(view)), onThemeChange(store, () => view.frame?.theme(isDark(root))), () => removeFrame(view)];
   show(view, modelFor(store, null) ?? firstAtHand(view));
   return together(cleanups);
 }

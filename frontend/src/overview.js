@@ -54,6 +54,7 @@ function followSelection(root, store) {
       if (ids.has(element.dataset.id)) element.setAttribute("aria-current", "true");
       else element.removeAttribute("aria-current");
     }
+    if (!root.contains(root.getRootNode().activeElement)) root.querySelector("[data-id][aria-current]")?.scrollIntoView({ block: "nearest" });
   };
   follow();
   return store.subscribe(["chain"], follow);

@@ -64,7 +64,7 @@ export function mountRoofline(root, store) {
   root.append(helpLine("roofline"));
   const { points, roofs } = rooflineOf(store.data);
   if (!points.length) {
-    root.append(emptyState("roofline", store.data));
+    root.append(emptyState(store.data.table("kernels").rows ? "profiled" : "roofline", store.data));
     return () => {};
   }
   const placed = points.filter((point) => point.x && point.y && roofs.some((roof) => roof.key === point.roof));
@@ -77,6 +77,7 @@ export function mountRoofline(root, store) {
     const linked = chosen(store);
     for (const row of list.querySelectorAll("li")) row.classList.toggle("ol-linked", linked.has(row.dataset.id));
     for (const dot of holder.querySelectorAll(".ol-roof-dot")) dot.classList.toggle("ol-roof-chosen", linked.has(dot.dataset.id));
+    (holder.querySelector(".ol-roof-chosen") ?? list.querySelector(".ol-linked"))?.scrollIntoView({ block: "nearest" });
   };
   const draw = perFrame(() => {
     if (!holder.clientWidth) return;

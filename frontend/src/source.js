@@ -77,7 +77,7 @@ export function mountSource(root, store) {
 
   open(files[0]);
   follow();
-  return together([store.subscribe(["chain", "tab"], follow)]);
+  return together([store.subscribe(["chain"], follow)]);
 }
 
 /** @returns {string|null} Id of the next line that holds some words, after the selected one, in all files from the shown one on. */

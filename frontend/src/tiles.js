@@ -14,11 +14,13 @@ export function tileStrip(store) {
 
 function tileOf(store, tile) {
   const { title, word, detail, sign, state, share, call } = tile;
-  const made = button("", () => show(store, tile), { class: `ol-tile ol-tile-${state}`, "data-tile": tile.name, "aria-label": `${title}: ${word}. ${detail}${call ? `; ${call}` : ""}`, title: `${detail}. Click for the evidence.` });
+  const made = button("", () => show(store, tile), { class: `ol-tile ol-tile-${state}`, "data-tile": tile.name, title: `${detail}. Click for the evidence.` });
+  const bar = share === null ? null : shareBar(share, `${title}: ${word}`);
+  bar?.setAttribute("aria-hidden", "true"); // the word above it says the same
   made.append(
     el("span.ol-tile-title", {}, title),
     el("span.ol-tile-word", {}, sign ? el("span.ol-tile-sign", { "aria-hidden": "true" }, `${sign} `) : null, word),
-    share === null ? "" : shareBar(share, `${title}: ${word}`),
+    bar ?? "",
     el("span.ol-tile-detail", {}, detail, call ? el("code", {}, ` ${call}`) : null),
   );
   return made;

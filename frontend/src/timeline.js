@@ -43,11 +43,11 @@ class Timeline {
     this.open();
     this.listen();
     this.cleanups = [
-      store.subscribe(["chain"], () => this.follow(true)),
+      store.subscribe(["chain"], () => this.follow()),
       onResize(this.holder, () => this.draw()),
       onThemeChange(store, () => this.recolour()),
     ];
-    this.follow(false);
+    this.follow();
   }
 
   tools() {
@@ -124,7 +124,7 @@ class Timeline {
   }
 
   /** What is selected elsewhere stands out here; the view moves only when nothing of it is to be seen. */
-  follow(move) {
+  follow() {
     const chain = this.store.get("chain");
     const rows = chain ? this.rowsOf(chain) : [];
     this.view.dim = rows.length ? new Set(rows) : null;
@@ -133,10 +133,13 @@ class Timeline {
     this.view.slice = null;
     this.view.linked = new Set(chain ? [chain.id, ...chain.kernels.map((found) => found.id)] : []);
     this.showTimes(chain);
-    this.view.between = chain && !rows.length ? this.followGap(chain, move) : null;
+    this.view.between = chain && !rows.length ? this.followGap(chain) : null;
     const { start } = this.calls;
-    const shown = rows.some((row) => start[row] >= this.view.from && start[row] <= this.view.to);
-    if (move && rows.length && !shown) this.centre(rows[0]);
+    const own = this.view.row >= 0 ? [this.view.row] : rows;
+    const shown = own.some((row) => start[row] >= this.view.from && start[row] <= this.view.to);
+    if (own.length && !shown) this.centre(this.middle(own[0]));
+    if (this.view.row >= 0 || this.view.between) this.showLane(this.view.lane);
+    else if (rows.length) this.showLane(this.calls.lanes.findIndex((lane) => lane.id && lane.rows.includes(rows[0])));
     this.draw();
   }
 
@@ -159,13 +162,13 @@ class Timeline {
   }
 
   /** Rows around the gap that what is selected explains: in view, or else the first of all. */
-  followGap(chain, move) {
+  followGap(chain) {
     const wanted = new Set([chain.id, ...chain.nodes.map((found) => found.id)]);
     const gap = this.gapsOf(wanted, this.view.from, this.view.to) ?? this.gapsOf(wanted, -Infinity, Infinity);
     if (!gap) return null;
     this.said.textContent = gap.words;
     const at = this.calls.start[gap.rows[1]];
-    if (move && (at < this.view.from || at > this.view.to)) this.centre(gap.rows[1]);
+    if (at < this.view.from || at > this.view.to) this.centre(at);
     return gap.rows;
   }
 
@@ -190,10 +193,10 @@ class Timeline {
     return lane ? lane.rows : [row];
   }
 
-  centre(row) {
-    const half = (this.view.to - this.view.from) / 2;
-    const at = this.calls.start[row] + this.calls.total[row] / 2;
-    this.pan(at - half - this.view.from);
+  middle = (row) => this.calls.start[row] + this.calls.total[row] / 2;
+
+  centre(at) {
+    this.pan(at - (this.view.from + this.view.to) / 2);
   }
 
   pan(by) {
@@ -320,7 +323,7 @@ class Timeline {
 
   reveal(row) {
     const { start, total } = this.calls;
-    if (start[row] < this.view.from || start[row] + total[row] > this.view.to) this.centre(row);
+    if (start[row] < this.view.from || start[row] + total[row] > this.view.to) this.centre(this.middle(row));
   }
 
   words(row) {
@@ -345,9 +348,13 @@ class Timeline {
 
   toLane(by) {
     this.view.lane = Math.max(0, Math.min(this.calls.lanes.length - 1, this.view.lane + by));
-    const top = TOP + this.view.lane * LANE;
-    this.holder.scrollTop = Math.min(Math.max(this.holder.scrollTop, top + LANE - this.holder.clientHeight), top - TOP);
+    this.showLane(this.view.lane);
     this.step(0);
+  }
+
+  showLane(at) {
+    const top = TOP + at * LANE;
+    this.holder.scrollTop = Math.min(Math.max(this.holder.scrollTop, top + LANE - this.holder.clientHeight), top - TOP);
   }
 
   /** To the next call of the lane, or to the one nearest to where the view is. */

@@ -5,7 +5,7 @@ import { MAX_CHILDREN } from "../src/graph/fold.js";
 import { openFirst } from "../src/graph/opening.js";
 import { sequenceWires } from "../src/graph/sequence.js";
 import { shortTarget } from "../src/graph/tree.js";
-import { GROUPINGS, RECORDED, chain, madeUp, recorded, treeOf } from "./graphs.js";
+import { GROUPINGS, RECORDED, chain, madeUp, opened, recorded, treeOf } from "./graphs.js";
 import { pieces } from "./pieces.js";
 
 const titles = (item) => item.children.map((child) => child.title);
@@ -51,6 +51,14 @@ describe("by module", () => {
     const tree = treeOf(await recorded("resnet"));
     assert.deepEqual(titles(find(tree, "stages.1.layers")), ["layers.0", "layers.1–3"]);
     assert.deepEqual(titles(find(tree, "stages.2.layers")), ["layers.0", "layers.1–5"]);
+  });
+
+  test("only neighbours are folded: what runs between layers stands between them, and no wire leads back", () => {
+    const modules = Array.from({ length: 6 }, (_, at) => [`net.blocks.${at}`, `net.blocks.${at}`, ...(at > 2 ? [null] : [])]).flat();
+    const tree = treeOf(madeUp(chain(modules.length, (at) => ({ module: modules[at] }))));
+    assert.deepEqual(titles(tree.root), ["net.blocks.0–3", "sin", "net.blocks.4", "sin", "net.blocks.5", "sin"]);
+    opened(tree);
+    for (const group of groupsIn(tree.root)) assert.ok(group.plan.routes.every((route) => !route.back));
   });
 
   test("layers that PyTorch has a part in are not folded with those that it has none in", async () => {

@@ -185,7 +185,7 @@ test("callers are the frames of the user's own files, the nearest first", () => 
   assert.deepEqual(callersOf([]), []);
 });
 
-test("a typical call begins after the last session of the call before, and takes as long as most", async () => {
+test("a typical call is the one nearest to the median, also where the session that ran last is rare", async () => {
   const calls = callsOf(await pieces(), true);
   const { from, to } = typicalCalls(calls);
   const { rows } = calls.lanes.find((lane) => lane.whole);
@@ -195,6 +195,12 @@ test("a typical call begins after the last session of the call before, and takes
   assert.ok(last.rows.includes(inside.at(-1)));
   assert.equal(inside.filter((row) => last.rows.includes(row)).length, 1);
   assert.equal(inside.length, new Set(inside.map((row) => sessions.findIndex((lane) => lane.rows.includes(row)))).size);
+  const ints = (values) => ({ kind: "int", enc: "ints", values });
+  const lengths = [90, 10, 11, 10, 90, 12, 10, 10, 90];
+  const own = { kind: "str", enc: "text", codes: lengths.map((ns) => Number(ns === 90)) };
+  const runs = { rows: 9, columns: { start_ns: ints(lengths.map((_, at) => at * 100)), total_ns: ints(lengths), session_id: own, graph_id: own } };
+  const planted = typicalCalls(callsOf(createData(handMade({ runs }, ["g0", "g1"])), true));
+  assert.ok(Math.abs(planted.to - planted.from - 1.06 * 11) < 1e-6 && planted.from > 190 && planted.to < 212);
 });
 
 test("calls of the model begin with its first graph and hold what it enters until the next", async () => {

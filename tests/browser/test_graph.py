@@ -88,6 +88,7 @@ def test_groups_open_where_they_stand_equal_layers_are_one_and_what_many_boxes_r
     page.click(".olg-openings button:text-is('Collapse all')")
     settled(page)
     assert "mm" not in titles(page)
+    toggle(page, "model")
     assert "32 \N{MULTIPLICATION SIGN} LlamaDecoderLayer" in (box(page, LAYERS).text_content() or "")
     toggle(page, LAYERS)
     stub = box(page, "layers.0").locator(".olg-stub-link")

@@ -56,7 +56,14 @@ def step(panel: str, name: str) -> tuple[str, Callable[[Page], None]]:
 
 def graph_box(kind: str) -> Callable[[Page], None]:
     """A click at the left edge, below the head of a large box: others lie in its middle."""
-    return lambda page: page.locator(f".olg-box.olg-{kind} > .olg-body").first.click(position={"x": 9, "y": 30})
+
+    def act(page: Page) -> None:
+        while not page.locator(f".olg-box.olg-{kind}").count():
+            page.locator(".olg-box:not(.olg-open) > .olg-toggle").first.click()
+            settled(page)
+        page.locator(f".olg-box.olg-{kind} > .olg-body").first.click(position={"x": 9, "y": 30})
+
+    return act
 
 
 # Where it is clicked, how, and what must be selected by it.

@@ -93,6 +93,11 @@ def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..
         box = shown.bounding_box()
         assert box is not None
         assert box["height"] > 10, part
+    page.set_viewport_size({"width": 688, "height": 1000})  # a page of A4 between its margins
+    assert (
+        page.evaluate("[...document.querySelectorAll('main *')].filter((one) => one.getBoundingClientRect().right > innerWidth + 1).length")
+        == 0
+    )
     assert brightness(page.evaluate(_COLOUR, ["#tables td", "color"])) < 100
     page.emulate_media(media="screen")
     paper = page.pdf(format="A4")

@@ -29,7 +29,8 @@ PROTOCOL_NAMES = [
     "pytestmark",
     "handle_*",
     "on_files",
-    "on_page_markdown",
+    "on_page_*",
+    "log_message",
     *("inputs_at", "outputs_at", "resize", "spares"),  # read by the code that call.py generates
     *("prepare_for_serialization", "post_compile", "set_triton_bundle", "populate_cache"),  # of torch's caches
 ]

@@ -81,8 +81,11 @@ def page(name: str) -> str:
 
 
 def test_the_reference_describes_every_public_name_in_the_order_of_the_facade() -> None:
-    described = re.findall(r"^::: ortlens\.(\w+)$", page("reference/api.md"), flags=re.MULTILINE)
+    overview = page("reference/api.md")
+    pages = re.findall(r"^\| \[.+?\]\((\w+\.md)\)", overview, flags=re.MULTILINE)
+    described = [name for one in pages[:-1] for name in re.findall(r"^::: ortlens\.(\w+)$", page(f"reference/{one}"), flags=re.MULTILINE)]
     assert [*described, "__version__"] == list(ortlens.__all__)
+    assert re.findall(r"\[ortlens\.(\w+)\]", overview) == described
 
 
 def test_the_install_page_states_the_supported_versions() -> None:

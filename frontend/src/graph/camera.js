@@ -89,6 +89,12 @@ export class Camera {
     this.zoomAround(this.stage.clientWidth / 2, this.stage.clientHeight / 2, factor);
   }
 
+  /** @param {{w: number, h: number}} box @returns {number} Scale at which all of it is in view. */
+  scaleOf({ w, h }) {
+    const { height, width } = this.view;
+    return Math.min(1, (width - 24) / w, (height - 24) / h);
+  }
+
   /**
    * All of a box into view.
    * @param {{w: number, h: number}} box
@@ -97,7 +103,7 @@ export class Camera {
    */
   fit({ w, h }, least = LEAST, corner = 0) {
     const { height, width: whole } = this.view;
-    const k = Math.max(least, Math.min(1, (whole - 24) / w, (height - 24) / h));
+    const k = Math.max(least, this.scaleOf({ w, h }));
     const width = h * k > height && w * k < whole - corner - 24 ? whole - corner : whole;
     this.k = k;
     this.x = w * k <= width ? (width - w * k) / 2 : 12;

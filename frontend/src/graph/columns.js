@@ -1,6 +1,6 @@
 // A long chain of boxes is a ribbon that nobody can read when all of it is in view: it is broken into columns.
 
-const TALL = 760; // pixels that are still looked at by scrolling
+const TALL = 600; // pixels that are still looked at by scrolling
 const ASPECT = 1.75; // of what results, width to height: that of most windows
 const FEW = [3, 8, 24]; // values that may cross from one column to the next; more only where there is no better place
 const GUTTER = 44; // between columns, at least

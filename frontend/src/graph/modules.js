@@ -11,18 +11,16 @@ class Branch {
     this.name = name;
     this.path = path;
     this.outer = outer;
-    this.inner = new Map();
     this.parts = []; // submodules, and runs of its own operations, in the order in which they first ran
     this.run = null;
+    this.isList = true; // has submodules only, as a list of layers
+    this.left = false; // whether an operation outside has read from it
+    outer?.parts.push(this);
   }
 
-  child(name) {
-    if (!this.inner.has(name)) {
-      const made = new Branch(name, this.path === null ? name : `${this.path}.${name}`, this);
-      this.inner.set(name, made);
-      this.parts.push(made);
-    }
-    return this.inner.get(name);
+  holds(other) {
+    for (let at = other; at; at = at.outer) if (at === this) return true;
+    return false;
   }
 }
 
@@ -34,12 +32,14 @@ class Branch {
  */
 export function partsByModule(making, graphId, rows) {
   const moduleOf = making.adopts(graphId) ? adopted(making.ops, rows) : (row) => making.ops.module[row] || null;
-  const root = new Branch("", null, null);
-  const known = new Map([[null, root]]);
+  const root = new Branch("", "", null);
+  const known = new Map([["", root]]);
+  const homes = new Map();
   for (const row of rows) {
-    const path = moduleOf(row);
-    let at = known.get(path);
-    if (!at) known.set(path, (at = branchAt(root, path)));
+    const at = branchAt(known, moduleOf(row) ?? "");
+    for (const source of sources(making.ops, row)) for (let from = homes.get(source); from && !from.holds(at); from = from.outer) from.left = true;
+    homes.set(row, at);
+    at.isList = false;
     if (!at.run) at.parts.push((at.run = []));
     at.run.push(row);
     for (let outer = at.outer; outer; outer = outer.outer) outer.run = null; // what it does later is another run
@@ -54,25 +54,33 @@ export function partsByModule(making, graphId, rows) {
 function adopted(ops, rows) {
   const found = new Map();
   for (const row of rows) {
-    const sources = ops.module[row] ? [] : Array.from(ops.inRow.subarray(ops.inStart[row], ops.inStart[row + 1])).filter((source) => found.get(source));
-    const last = sources.length ? found.get(sources.reduce((a, b) => Math.max(a, b))) : null;
-    const several = sources.some((source) => found.get(source) !== last);
+    const read = ops.module[row] ? [] : Array.from(sources(ops, row)).filter((source) => found.get(source));
+    const last = read.length ? found.get(read.reduce((a, b) => Math.max(a, b))) : null;
+    const several = read.some((source) => found.get(source) !== last);
     found.set(row, ops.module[row] || (several ? last.slice(0, Math.max(0, last.lastIndexOf("."))) || null : last));
   }
   return (row) => found.get(row);
 }
 
-function branchAt(root, path) {
-  const names = path.split(".");
-  const near = names.length > MAX_DEPTH ? [...names.slice(0, MAX_DEPTH - 1), names.slice(MAX_DEPTH - 1).join(".")] : names;
-  return near.reduce((branch, name) => branch.child(name), root);
+const sources = (ops, row) => ops.inRow.subarray(ops.inStart[row], ops.inStart[row + 1]);
+
+/** What of a list runs after others have read from it is another box, behind them: as one box, it would come before what it reads. */
+function branchAt(known, path) {
+  if (known.has(path)) return known.get(path);
+  const dot = path.split(".", MAX_DEPTH).length < MAX_DEPTH ? path.lastIndexOf(".") : path.split(".", MAX_DEPTH - 1).join(".").length;
+  const around = dot < 0 ? "" : path.slice(0, dot);
+  if (known.get(around)?.isList && known.get(around).left) known.delete(around);
+  const made = new Branch(path.slice(dot + 1), path, branchAt(known, around));
+  known.set(path, made);
+  return made;
 }
 
 function partsOf(branch, making, graphId) {
   const parts = [];
+  const hasInner = branch.parts.some((part) => part instanceof Branch);
   for (const part of branch.parts) {
     if (part instanceof Branch) parts.push(modulePart(part, making, graphId));
-    else if (branch.inner.size > 0 && part.length >= LONG_RUN) parts.push(runItem(part, making));
+    else if (hasInner && part.length >= LONG_RUN) parts.push(runItem(part, making));
     else for (const row of part) parts.push(row);
   }
   return parts;

@@ -1,15 +1,18 @@
 // What is expanded when a graph is first shown: enough to see its parts and what stays in PyTorch, little enough to read.
-import { setOpen } from "./item.js";
+import { groupsIn, setOpen } from "./item.js";
 
-const ROOM = 30; // boxes
+export const ROOMS = [30, 20, 12, 6, 0]; // boxes, the most first
 const SMALL = 12; // operations of a graph that is shown whole
 const SHARE = 0.05; // of all operations that a group must hold to be opened
 
-/** @param {import("./item.js").Item} root */
-export function openFirst(root) {
-  setOpen(root, true);
+/**
+ * @param {import("./item.js").Item} root
+ * @param {number} [most] Boxes.
+ */
+export function openFirst(root, most = ROOMS[0]) {
+  for (const group of groupsIn(root)) setOpen(group, group === root);
   const whole = root.ort + root.torch;
-  let room = ROOM - root.parts.length;
+  let room = most - root.parts.length;
   let waiting = [root];
   while (waiting.length) {
     const next = waiting.shift();

@@ -5,7 +5,7 @@ import { Tree } from "./tree.js";
 
 const LARGE = 4000; // nodes below which nobody would notice
 
-const kept = { ops: new WeakMap(), trees: new WeakMap() }; // by data, which several views share; by store: what is open is a view's own
+const kept = { ops: new WeakMap(), trees: new WeakMap() }; // by data, which several views share; by identity: what is open is a view's own
 
 /** @returns {import("./ops.js").Ops} */
 export function opsOf({ data }) {
@@ -19,8 +19,8 @@ export function opsOf({ data }) {
  * @returns {Tree}
  */
 export function treeOf(store, groupBy) {
-  if (!kept.trees.has(store)) kept.trees.set(store, new Map());
-  const trees = kept.trees.get(store);
+  if (!kept.trees.has(store.identity)) kept.trees.set(store.identity, new Map());
+  const trees = kept.trees.get(store.identity);
   if (!trees.has(groupBy)) trees.set(groupBy, new Tree(opsOf(store), groupBy));
   return trees.get(groupBy);
 }

@@ -146,7 +146,7 @@ export class Scene {
   }
 
   wires(item, x, y) {
-    const group = svg("g", { transform: `translate(${x} ${y})` });
+    const group = svg("g", { transform: `translate(${x} ${y})`, ...(item.cycle?.length ? { class: "olg-cycle" } : {}) });
     const { wires } = item.wires;
     const { plan } = item;
     if (!this.isWired(item)) return group;

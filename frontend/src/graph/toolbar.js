@@ -2,6 +2,7 @@
 import { button, el } from "../dom.js";
 import { count, counted, percent } from "../format.js";
 import { MODES } from "./colours.js";
+import { groupsIn } from "./item.js";
 import { safe } from "./text.js";
 
 /**
@@ -103,9 +104,11 @@ function warnings(view) {
 }
 
 function sides(root) {
+  const opened = [...groupsIn(root)].filter((item) => item.open);
   return [
     root.ort ? el("li", {}, el("span.ol-swatch.olg-swatch-ort"), "plain: ONNX Runtime") : null,
     root.torch ? el("li", {}, el("span.olg-swatch-torch"), "hatched: PyTorch") : null,
+    opened.some((item) => item.plan?.routes.some((route) => route.back)) ? el("li", {}, el("span.ol-swatch.olg-swatch-back"), `dotted: back to an earlier box${opened.some((item) => item.cycle?.length) ? "; red: partitions that wait for each other" : ""}`) : null,
     el("li", {}, el("span.ol-swatch.olg-swatch-round"), "round: input, output"),
   ].filter(Boolean);
 }

@@ -5,7 +5,7 @@ import { around, groupsIn, setOpen } from "./item.js";
 import { createLabels } from "./labels.js";
 import { Layout } from "./layout.js";
 import { createMeasured } from "./measured.js";
-import { openFirst } from "./opening.js";
+import { openFirst, ROOMS } from "./opening.js";
 import { treeOf } from "./prepared.js";
 import { Scene } from "./scene.js";
 import { fontOf } from "./text.js";
@@ -55,13 +55,21 @@ export class View {
     const same = this.tree === tree && this.root === root;
     Object.assign(this, { tree, labels, layout, colours, root });
     this.scene.paint.labels = labels;
-    this.stage.classList.toggle("olg-by-partition", groupBy === "partition");
     if (same) return;
     this.current = null;
     this.leftClosed = 0;
-    if (!root.open) openFirst(root);
-    this.layout.place(root);
+    if (root.open) this.layout.place(root);
+    else this.openReadable();
     this.home();
+  }
+
+  /** As much as is read at one glance; where even the least is not, its top is shown. */
+  openReadable() {
+    for (const room of ROOMS) {
+      openFirst(this.root, room);
+      this.layout.place(this.root);
+      if (this.camera.scaleOf(this.root) >= READABLE) return;
+    }
   }
 
   treeOf(groupBy) {
@@ -91,7 +99,10 @@ export class View {
 
   resized() {
     const width = this.stage.clientWidth;
-    if (!this.width && width && !this.late) this.home();
+    if (!this.width && width && !this.late) {
+      this.openReadable();
+      this.home();
+    }
     else if (this.width && this.chosen.size && this.root.holds([...this.chosen][0])) this.camera.reveal(this.placeOf([...this.chosen][0])); // what was clicked stays in view
     this.width = width;
     if (this.late) this.goTo(this.late);
@@ -184,9 +195,8 @@ export class View {
   }
 
   closeAll() {
-    for (const group of groupsIn(this.root)) setOpen(group, false);
     this.leftClosed = 0;
-    openFirst(this.root);
+    this.openReadable();
     if (this.current && !this.shown(this.current)) this.current = null;
     this.relayout();
     this.home();

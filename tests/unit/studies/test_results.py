@@ -150,7 +150,7 @@ def test_a_side_that_fails_in_some_round_is_a_row_and_the_next_one_the_base() ->
 def test_the_table_and_its_conclusion() -> None:
     text = sides_text((EAGER, FAST, FAILED)).splitlines()
     assert text[0].split() == ["way", "call", "ratio", "ratio_low", "ratio_high", "verdict", "max_abs", "first"]
-    assert text[3].split() == ["ortlens", "50.0", "µs", "0.5", "0.45", "0.55", "faster", "1e-07", "1.00", "s"]
+    assert text[3].split() == ["ortlens", "50.0", "µs", "0.5", "0.45", "0.55", "faster", "1.0e-07", "1.00", "s"]
     assert text[4:] == ["inductor: not measured: no compiler"]
     assert conclusion((EAGER, FAST, FAILED)) == "Fastest: ortlens, 0.5x of eager."
     near = replace(FAST, way="exported", ratio=0.53, ratio_low=0.5)
