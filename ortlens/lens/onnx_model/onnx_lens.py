@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens._shell import progress
-from ortlens.analysis.problems.kernels import CPU, provider_fallback
+from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
@@ -116,7 +116,7 @@ class OnnxLens(CaptureView):
         used = session.get_providers()
         if missing := [name for name, _ in self._choice.providers if name not in used]:
             self._recorder.add(provider_fallback(missing, used))
-        if used[:1] == [CPU] and self._structure is not None:
+        if used[:1] == ["CPUExecutionProvider"] and self._structure is not None:
             self._recorder.add(*graph_records.slow_quantised(self._structure))
         graph_records.record_placement(self._recorder, session, self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)

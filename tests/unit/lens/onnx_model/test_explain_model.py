@@ -278,7 +278,7 @@ def recorded_of_a_model(capture: Capture) -> Capture:
     )
 
 
-def quantised(bits: int, **level: Any) -> onnx.ModelProto:
+def quantised(bits: int, **level: Any) -> onnx.ModelProto:  # noqa: ANN401 - attributes of a node
     weights = np.zeros((2, 1, 32 * bits // 8), np.uint8)
     node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=32, N=2, bits=bits, block_size=32, **level)
     made = onnx_model([node], [("x", T.FLOAT, [1, 32])], [("y", T.FLOAT, [1, 2])], {"w": weights, "s": np.ones(2, np.float32)})
