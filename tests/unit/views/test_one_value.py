@@ -206,9 +206,8 @@ def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
     if tiles["correct"]["word"] != "not checked":
         numbers = numbers_of(seen.capture)
         assert numbers is not None
-        in_sentence = re.findall(
-            r"([\d,]+) (?:values?|operators?)(?: of the call| on its own| one by one)?(?= of| and)", numbers_sentence(numbers)
-        )
+        counts = r"([\d,]+) (?:values?|operators?)(?: of the call| on its own| one by one)?(?= of| and)"
+        in_sentence = re.findall(counts, numbers_sentence(numbers))
         rows = seen.view.numerics.dropna(subset="ok")
         judged = rows.groupby(["partition_id", "node"], dropna=False).ok.all()
         largest = numbers.largest.max_abs if numbers.largest is not None else 0.0
