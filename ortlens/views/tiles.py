@@ -110,8 +110,7 @@ def _onnx_tiles(facts: OnnxFacts, hints: Hints) -> tuple[Tile, Tile, Tile]:
 
 def tile_sentence(tile: Tile) -> str:
     """Put a tile on one line, without a full stop, with what to call where nothing was measured."""
-    said = f"{tile.sign} {tile.word}; {tile.detail}".strip()
-    return f"{said}; {tile.call}" if tile.call else said
+    return "; ".join(filter(None, (f"{tile.sign} {tile.word}".strip(), tile.detail, tile.call)))
 
 
 def _speed(capture: Capture, call: Call) -> Tile:

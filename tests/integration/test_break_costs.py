@@ -12,7 +12,6 @@ from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import costliest_breaks, own_code_ns
 from ortlens.lens.observing import listener
-from ortlens.trace.records import Break
 
 # Measures what breaks cost.
 pytestmark = [pytest.mark.serial, pytest.mark.timed]
@@ -24,11 +23,6 @@ X = torch.linspace(-1, 1, 64)
 def _inference() -> Iterator[None]:
     with torch.no_grad():
         yield
-
-
-def cost(item: Break) -> int:
-    assert item.cost_ns is not None
-    return item.cost_ns
 
 
 @torch.compiler.disable

@@ -243,7 +243,6 @@ def figures_of(capture: Capture) -> dict[str, Any]:
     """Compute the fields of `SurveyRow` that are key figures of a capture; None where the capture does not tell."""
     coverage, call, pace, numbers = coverage_of(capture), measured_call(capture), call_pace(capture), numbers_of(capture)
     first = next(iter(findings_of(capture)), None)
-    checked = [row for row in capture.numerics if row.ok is not None]
     return {
         "graphs": len(capture.graphs),
         "breaks": len(capture.breaks),
@@ -257,8 +256,8 @@ def figures_of(capture: Capture) -> dict[str, Any]:
         "eager_ns": None if pace is None else pace.eager_ns,
         "ratio": None if pace is None else pace.ratio,
         "compile_ns": compile_total_ns(capture),
-        "max_abs": max((row.max_abs for row in checked if row.max_abs is not None), default=None),
-        "wrong": numbers.wrong_in_all if checked and numbers is not None else None,
+        "max_abs": None if numbers is None else numbers.max_abs,
+        "wrong": numbers.wrong_in_all if numbers is not None and numbers.right_in_all + numbers.wrong_in_all else None,
         "findings": len(findings_of(capture)),
         "finding": None if first is None else first.title,
         "severity": None if first is None else first.severity,
@@ -291,6 +290,5 @@ def key_figures(capture: Capture) -> dict[str, float]:
     if pace is not None and pace.ratio:
         figures |= {"uncompiled_ns": pace.eager_ns, "speedup": 1 / pace.ratio}
     if (numbers := numbers_of(capture)) is not None:
-        figures["values_that_differ"] = numbers.wrong_in_all
-        figures["max_abs"] = max((row.max_abs for row in capture.numerics if row.ok is not None and row.max_abs is not None), default=None)
+        figures |= {"values_that_differ": numbers.wrong_in_all, "max_abs": numbers.max_abs}
     return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}

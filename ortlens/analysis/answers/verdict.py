@@ -55,6 +55,7 @@ class NumericsSummary:
     call: CallNumbers | None = None  # the verdict on the call as a whole; None when it was not compared
     left_out: int = 0  # values that were not compared, or not in all calls, because the time of `verify` was over
     beyond: int = 0  # values and parts of the call that match for a reason, though they differ by more than their tolerance
+    max_abs: float | None = None  # the largest difference of all that has a verdict
     largest: Differences | None = None  # None where all is equal, or nothing finite was compared
 
     @property
@@ -104,6 +105,7 @@ def numbers_of(capture: Capture) -> NumericsSummary | None:
         call=_call_of([row for row in capture.numerics if row.scope == "call"]),
         left_out=sum(row.left_out for row in capture.numerics),
         beyond=len({(row.partition_id, row.node) for row in capture.numerics if row.ok and (tolerances_of(row) or 0.0) > 1}),
+        max_abs=max((row.max_abs for row in capture.numerics if row.ok is not None and row.max_abs is not None), default=None),
         largest=_largest([row for row in capture.numerics if row.ok is False] or [row for row in capture.numerics if row.ok]),
     )
 

@@ -64,6 +64,8 @@ RECORDED: Mapping[str, str] = {
     "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
     "fusion_changes_numbers": "`verify` found an ONNX Runtime rewrite that changes results.",
     "nonfinite_origin": "`verify` found where NaN or Inf first appears.",
+    "no_accuracy_level": "Products with quantised weights of an ONNX model, without `accuracy_level`, compute in float32 on the CPU.",
+    "all_nan": "Every element of an output of an ONNX model is NaN.",
     "shapes_unknown": "Types and shapes of an ONNX model could not be inferred.",
     "optimiser_failed": "The ONNX optimiser failed on a model; the model runs unoptimised.",
     "cache_failed": "A converted model could not be written to `cache_dir`.",

@@ -116,6 +116,8 @@ class OnnxLens(CaptureView):
         used = session.get_providers()
         if missing := [name for name, _ in self._choice.providers if name not in used]:
             self._recorder.add(provider_fallback(missing, used))
+        if used[:1] == ["CPUExecutionProvider"] and self._structure is not None:
+            self._recorder.add(*graph_records.slow_quantised(self._structure))
         graph_records.record_placement(self._recorder, session, self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
 
@@ -124,6 +126,7 @@ class OnnxLens(CaptureView):
         self.inputs, self.result = feed, outputs
         self._facts["onnx_inputs"] = described(self._signature, feed)
         self._take_sizes(shapes_of(feed))
+        self._recorder.add(*graph_records.all_nan(feed, outputs))
 
     def _take_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the sizes of a call, by input, for symbolic ones, unless those of an earlier call are known."""

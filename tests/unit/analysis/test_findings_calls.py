@@ -8,6 +8,7 @@ import pytest
 from ortlens.analysis.problems.stream import problems_of
 from ortlens.trace.records import Break, Capture, Figures, Finding, GuardCost, LedgerPart, Step
 from ortlens.trace.schema import facts_of
+from ortlens.units import time_from_ns
 from ortlens.views.tiles import tiles_of
 from tests.facts import head
 from tests.unit.analysis.hand_made import (
@@ -223,6 +224,15 @@ TRAINED = tuple(replace(row, phase="forward") for row in mostly_entered().graphs
 )
 def test_one_cause_is_one_finding(rule: str, capture: Capture, gains: list[int]) -> None:
     assert [row.gain_ns for row in found(capture, rule)] == gains
+
+
+def test_what_leaving_the_only_graph_saves_is_no_more_than_what_is_said_to_take_long() -> None:
+    capture = holding(is_slower=False)
+    whole = replace(capture.graphs[0], ort_ns=36 * MICRO, torch_ns=20 * MICRO, is_slower=True)
+    (slow,) = found(replace(capture, graphs=(whole,)), "slower_than_torch")
+    eager, call = capture.figures.uncompiled_ns or 0, sum(part.ns for part in capture.ledger)
+    assert slow.gain_ns == call - eager == 100 * MICRO
+    assert f"takes {time_from_ns(call)} per call, PyTorch {time_from_ns(eager)}" in slow.title
 
 
 def test_gains_of_breaks_and_of_the_rest_of_a_call_are_no_more_than_it_loses() -> None:

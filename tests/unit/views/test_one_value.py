@@ -206,9 +206,8 @@ def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
     if tiles["correct"]["word"] != "not checked":
         numbers = numbers_of(seen.capture)
         assert numbers is not None
-        in_sentence = re.findall(
-            r"([\d,]+) (?:values?|operators?)(?: of the call| on its own| one by one)?(?= of| and)", numbers_sentence(numbers)
-        )
+        counts = r"([\d,]+) (?:values?|operators?)(?: of the call| on its own| one by one)?(?= of| and)"
+        in_sentence = re.findall(counts, numbers_sentence(numbers))
         rows = seen.view.numerics.dropna(subset="ok")
         judged = rows.groupby(["partition_id", "node"], dropna=False).ok.all()
         largest = numbers.largest.max_abs if numbers.largest is not None else 0.0
@@ -226,6 +225,11 @@ def test_a_break_takes_the_same_in_the_lists_the_flame_graph_and_the_timeline(se
         item = seen.capture.breaks[frame.ref]
         assert frame.ns == item.between_ns == own_code_ns(item) + (item.overhead_ns or 0)
         assert item.cost_ns == (item.overhead_ns or 0) + (item.entering_ns or 0)
+    costs = {item.break_id: item.cost_ns for item in seen.capture.breaks}
+    named = [item for item in problems_of(seen.capture) if item.kind == "break" and item.cost_ns is not None]
+    assert [item.cost_ns for item in named] == [sum(costs[name] or 0 for name in item.records) for item in named]
+    assert seen.view.actions.query("kind == 'break'").cost_ns.dropna().tolist() == [item.cost_ns for item in named]
+    assert all(item.gain_ns is None and f"costs {time_from_ns(item.cost_ns or 0)} per call" in problem_sentence(item) for item in named)
     graphs = [seen.capture.graphs[frame.ref].graph_id for frame in flame.root.children if frame.kind == "graph"]
     assert [graph_id for graph_id in graphs if graph_id in order["graphs"]] == order["graphs"]
     met = [row for graph_id in order["graphs"] for row in order["ahead"].get(graph_id, [])] + order["behind"]

@@ -278,6 +278,37 @@ def recorded_of_a_model(capture: Capture) -> Capture:
     )
 
 
+def quantised(bits: int, **level: Any) -> onnx.ModelProto:  # noqa: ANN401 - attributes of a node
+    weights = np.zeros((2, 1, 32 * bits // 8), np.uint8)
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=32, N=2, bits=bits, block_size=32, **level)
+    made = onnx_model([node], [("x", T.FLOAT, [1, 32])], [("y", T.FLOAT, [1, 2])], {"w": weights, "s": np.ones(2, np.float32)})
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
+
+
+ZEROS = onnx_model(
+    [helper.make_node("Sub", ["x", "x"], ["zero"]), helper.make_node("Div", ["zero", "zero"], ["y"])],
+    [("x", T.FLOAT16, [2])],
+    [("y", T.FLOAT16, [2])],
+    {},
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "rules"),
+    [
+        (quantised(4), 1.0, ["no_accuracy_level"]),
+        (quantised(8, accuracy_level=0), 1.0, ["no_accuracy_level"]),
+        (quantised(8, accuracy_level=4), 1.0, []),
+        (ZEROS, 1.0, ["all_nan"]),
+        (ZEROS, np.nan, []),  # as the inputs have it
+    ],
+)
+def test_what_a_model_does_to_its_numbers_is_said(model: onnx.ModelProto, value: float, rules: list[str]) -> None:
+    x = np.full((1, 32), value, np.float32) if model is not ZEROS else np.full(2, value, np.float16)
+    assert [finding.rule for finding in ortlens.explain(model)(x).captured().findings] == rules
+
+
 def test_no_advice_on_a_model_names_what_is_refused_there() -> None:
     refused = {field.name for field in fields(OrtBackendOptions)} - {*ACCEPTED}
     models = [recorded_of_a_model(fires) for _, fires, *_ in CASES if fires.sessions]
