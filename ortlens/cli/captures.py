@@ -129,14 +129,13 @@ def _export(options: argparse.Namespace) -> None:
 
 EXPORT = Command(
     name="export",
-    text="Write a saved capture as files for other tools: tables, ONNX models, a trace, node data for Model Explorer.",
+    text="Write a saved capture as files for other tools: tables, ONNX models, a trace.",
     run=_export,
-    asks="How do I get it into pandas, Perfetto, speedscope or Model Explorer?",
+    asks="How do I get it into pandas, Perfetto or speedscope?",
     examples="""
         ortlens export run.ortlens folder  # every table as CSV, and the ONNX models
         ortlens export run.ortlens folder --format json --table runs sessions
         ortlens export run.ortlens folder --format trace  # trace.json for ui.perfetto.dev and speedscope.app
-        ortlens export run.ortlens folder --format model-explorer  # node data beside the ONNX models
     """,
 )
 

@@ -218,8 +218,7 @@ OPTIONS = (
     Option(
         "--format",
         "export",
-        "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto and speedscope; "
-        "model-explorer: times and errors per ONNX node (default: %(default)s)",
+        "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto and speedscope (default: %(default)s)",
         "FORMAT",
         type=OneOf(FORMATS),
         default="csv",

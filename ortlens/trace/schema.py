@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Figures, SideResult
 
 
-FORMATS = ("csv", "json", "trace", "model-explorer")
+FORMATS = ("csv", "json", "trace")
 """Forms in which a capture is exported; the first two hold tables."""
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 

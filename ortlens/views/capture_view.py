@@ -424,8 +424,7 @@ class CaptureView(ABC):
 
         Args:
             folder: Where they go; made if it is missing.
-            format: `csv` or `json`: a file per table, and the ONNX models; `trace`: `trace.json` for ui.perfetto.dev and speedscope.app;
-                `model-explorer`: times and differences per ONNX node, after `profile` or `verify`, beside the models.
+            format: `csv` or `json`: a file per table, and the ONNX models; `trace`: `trace.json` for ui.perfetto.dev and speedscope.app.
             tables: Only these tables, as `("runs", "sessions")`.
             replace: Whether files that are there may be replaced.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 import shutil
 from functools import partial
@@ -19,7 +18,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens._files import temp_sibling, write_file
-from ortlens.analysis.index import fallbacks_by_graph, graphs_by_id, grouped, kernels_by_session, partitions_by_id, sessions_by_id, summed
+from ortlens.analysis.index import fallbacks_by_graph, graphs_by_id, grouped, kernels_by_session, sessions_by_id
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.records import same
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 _OF_TABLES = FORMATS[:2]
 _MODEL = re.compile(r"models/[\w.-]*\w\.onnx", re.ASCII)
-
-_SHADES = (0.0, "#ffffff"), (0.5, "#f0e442"), (1.0, "#d55e00")
 
 
 def exported(capture: Capture, folder: Path, form: str, *, tables: Sequence[str] = (), replace: bool = False) -> list[Path]:
@@ -63,12 +60,6 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
     if form == "trace":
         return {"trace.json": lambda: json.dumps(trace_from_capture(capture), allow_nan=False).encode()}
     models = {name: partial(bytes, data) for name, data in capture.attachments.items() if _MODEL.fullmatch(name)}
-    if form == "model-explorer":
-        found = node_data_from_capture(capture)
-        data = {name: partial(bytes, json.dumps(values, indent=1, allow_nan=False).encode()) for name, values in found.items()}
-        if not data:
-            raise UsageError("nothing was profiled or verified: lens.profile(...) gives times to the nodes, lens.verify(...) differences")
-        return {**data, **models}
     chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or SHOWN_TABLES}
     return {**chosen, **({} if tables else models)}
 
@@ -111,51 +102,6 @@ def _write(folder: Path, files: Mapping[str, Callable[[], bytes]]) -> None:
         if is_new:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing came of it
-
-
-def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
-    """Collect times and errors of ONNX nodes by file name; empty when nothing was profiled or verified.
-
-    A profiled model has `m0.kernel_time.json` and `m0.share.json`, a verified one `m0.max_abs.json`. The time of a kernel that computes
-    several ONNX nodes is split evenly among them.
-    """
-    files: dict[str, dict[str, Any]] = {}
-    for model_id, kernels in _profiled(capture).items():
-        total = sum(kernel.mean_ns or 0 for kernel in kernels) or 1
-        times = summed((node, (kernel.mean_ns or 0) / len(kernel.onnx_nodes)) for kernel in kernels for node in kernel.onnx_nodes)
-        files[f"{model_id}.kernel_time.json"] = _file("kernel time per run, µs", {node: ns / 1000 for node, ns in times.items()})
-        files[f"{model_id}.share.json"] = _file("share of kernel time, %", {node: 100 * ns / total for node, ns in times.items()})
-    for model_id, errors in _errors(capture).items():
-        files[f"{model_id}.max_abs.json"] = _file("largest difference from PyTorch", errors)
-    return {name: data for name, data in files.items() if data["results"]}
-
-
-def _profiled(capture: Capture) -> dict[str, list[Kernel]]:
-    """Group kernels by model; of several profiled sessions of one model, those of the busiest."""
-    kernels, ranked = kernels_by_session(capture), sorted(capture.sessions, key=lambda session: session.total_ns)
-    busiest = {row.model_id: kernels[row.session_id] for row in ranked if row.session_id in kernels and row.model_id}
-    return dict(sorted(busiest.items()))
-
-
-def _errors(capture: Capture) -> dict[str, dict[str, float]]:
-    """Find by model the largest difference of each FX node's value, at the ONNX node that makes it."""
-    partitions = partitions_by_id(capture)
-    makers = {(node.partition_id, node.node): node.onnx_nodes[-1] for node in capture.nodes if node.onnx_nodes}
-    errors: dict[str, dict[str, float]] = {}
-    for row in capture.numerics:
-        maker, partition = makers.get((row.partition_id, row.node)), partitions.get(row.partition_id or "")
-        if maker and partition and partition.model_id and row.max_abs is not None and math.isfinite(row.max_abs):
-            known = errors.setdefault(partition.model_id, {})
-            known[maker] = max(known.get(maker, 0.0), row.max_abs)
-    return errors
-
-
-def _file(name: str, values: Mapping[str, float]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "results": {node: {"value": value} for node, value in values.items()},
-        "gradient": [{"stop": stop, "bgColor": shade} for stop, shade in _SHADES],
-    }
 
 
 _CALLS, _COMPILING, _KERNELS = 1, 2, 3  # numbers of the processes that group the tracks

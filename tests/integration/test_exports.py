@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,7 +11,6 @@ import torch
 
 import ortlens
 from ortlens.analysis.answers.overview import key_figures
-from ortlens.errors import UsageError
 from ortlens.trace.records import Capture
 from ortlens.trace.schema import TABLES, facts_of
 from tests.facts import head
@@ -75,38 +73,8 @@ def test_the_trace_names_what_happened(lens: ortlens.Lens, capture: Capture, tmp
     assert sum(each["pid"] in processes for each in slices) == len(sessions) + len(capture.kernels)
 
 
-def test_model_explorer_reads_the_node_data(lens: ortlens.Lens, tmp_path: Path) -> None:
-    builder: Any = pytest.importorskip("model_explorer.node_data_builder", reason="not installed: pip install ai-edge-model-explorer")
-    dacite: Any = pytest.importorskip("dacite", reason="comes with ai-edge-model-explorer")
-    files = [path for path in lens.export(tmp_path, "model-explorer") if path.suffix == ".json"]
-    assert {path.name.partition(".")[2] for path in files} == {"kernel_time.json", "share.json", "max_abs.json"}
-    for path in files:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        made = dacite.from_dict(builder.GraphNodeData, data, dacite.Config(strict=True))
-        assert json.loads(made.to_json_string())["results"] == data["results"]
-        if path.name.endswith("share.json"):
-            assert sum(each["value"] for each in data["results"].values()) == pytest.approx(100)
-
-
-def test_model_explorer_finds_the_nodes_in_the_models(lens: ortlens.Lens, tmp_path: Path) -> None:
-    """The ids of nodes are those of the extension that opens ONNX files."""
-    onnx_extension: Any = pytest.importorskip("model_explorer_onnx.main", reason="not installed: pip install model-explorer-onnx")
-    files = lens.export(tmp_path, "model-explorer")
-    adapter = onnx_extension.ONNXAdapter()
-    checked = 0
-    for path in (path for path in files if path.suffix == ".json"):
-        model = tmp_path / "models" / f"{path.name.partition('.')[0]}.onnx"
-        ids = {node.id for graph in adapter.convert(str(model), {})["graphs"] for node in graph.nodes}
-        keys = set(json.loads(path.read_text(encoding="utf-8"))["results"])
-        assert keys <= ids
-        checked += len(keys)
-    assert checked > 6
-
-
-def test_a_capture_without_measurements_has_neither_node_data_nor_figures_of_calls(tmp_path: Path) -> None:
+def test_a_capture_without_measurements_has_no_figures_of_calls() -> None:
     assert not {"call_ns", "speedup", "max_abs", "coverage"} & set(ortlens.Lens().figures())
-    with pytest.raises(UsageError, match=r"lens\.profile"):
-        ortlens.Lens().export(tmp_path, "model-explorer")
 
 
 def test_figures_are_plain_numbers_of_what_was_measured(lens: ortlens.Lens, capture: Capture) -> None:
