@@ -112,7 +112,7 @@ function nameOf(kind, frame, get, paths, parent, packed) {
     case "session":
       return get(frame, "partition_id") ? `${visible(get(frame, "partition_id"))} in ONNX Runtime` : "the graph";
     case "break":
-      return `✂ between graphs, ${place(get(frame, "file"), get(frame, "line"))}`;
+      return `✂ at the graph break, ${place(get(frame, "file"), get(frame, "line"))}`;
     case "phase":
       return packed.phases[packed.ref[frame]];
     case "guards":

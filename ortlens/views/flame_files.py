@@ -176,7 +176,7 @@ _TITLES: Mapping[FrameKind, Callable[[Capture, int], str]] = {
     "ort": _target,
     "torch": _target,
     "kernel": lambda capture, row: capture.kernels[row].op_type,
-    "break": lambda capture, row: f"✂ between graphs, {place(capture.breaks[row].file, capture.breaks[row].line)}",
+    "break": lambda capture, row: f"✂ at the graph break, {place(capture.breaks[row].file, capture.breaks[row].line)}",
     "session": lambda capture, row: f"{capture.sessions[row].partition_id} in ONNX Runtime",
 }
 

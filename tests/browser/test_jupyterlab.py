@@ -21,7 +21,7 @@ pytestmark = BROWSER_MARKS
 CAPTURE = Path(__file__).parent / "captures" / "pieces.ortlens"
 LOAD = f"import ortlens\nlens = ortlens.load({str(CAPTURE)!r})"
 SHOW = "view = lens.show()\nview"
-SUMMARY = ".jp-RenderedHTML:has-text('46 of 51 compute nodes')"
+SUMMARY = ".jp-RenderedHTML:has-text('46 of 51 operators')"
 SHADES = """(view) => {
   const sum = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).reduce((total, part) => total + Number(part), 0);
   const { backgroundColor, color } = getComputedStyle(view);

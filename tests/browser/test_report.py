@@ -119,4 +119,4 @@ def test_damaged_data_unfolds_the_text(report: Callable[..., Page]) -> None:
     page.wait_for_selector("[role=alert]")
     assert "could not start" in page.inner_text("[role=alert]")
     assert set(unfolded(page)) == set(PARTS)
-    assert "46 of 51 compute nodes" in page.inner_text("main")
+    assert "46 of 51 operators" in page.inner_text("main")

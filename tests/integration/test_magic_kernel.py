@@ -192,7 +192,7 @@ def test_ipython_on_a_terminal(root: Path, tmp_path: Path) -> None:
             it.expect(re.escape("]: "))
             it.sendline(line)
         it.expect("torch.compile with backend ortlens")
-        it.expect("everything: all 2 compute nodes")
+        it.expect("everything: all 2 operators")
         it.expect(re.escape("]: "))
         for line in ("%%ortlens -o cell", "torch.compile(torch.sin, backend='ortlens')(x).sum().item()", "", ""):
             it.sendline(line)

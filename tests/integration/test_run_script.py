@@ -127,7 +127,7 @@ def test_a_module_a_backend_for_all_and_a_report(tmp_path: Path) -> None:
     capture = ortlens.load(tmp_path / "program.ortlens")
     assert capture.captured().backend == "ortlens"
     assert capture.graphs.coverage.tolist() == [1.0]
-    assert "everything: all 2 compute nodes" in watched.stderr
+    assert "everything: all 2 operators" in watched.stderr
     assert (tmp_path / "run.html").stat().st_size > 10_000
 
 

@@ -138,7 +138,7 @@ def test_the_picture_is_inert_and_says_what_the_frames_say() -> None:
     root = ET.fromstring(svg)  # noqa: S314 - our own picture
     titles = [element.text or "" for element in root.iter(f"{_SVG}title")]
     assert titles[0] == f"one call: {time_from_ns(sum(part.ns for part in capture.ledger))}"
-    assert sum(title.startswith("✂ between graphs") for title in titles) == 5
+    assert sum(title.startswith("✂ at the graph break") for title in titles) == 5
     for item in capture.breaks:
         assert any(f"record.py:{item.line}: {time_from_ns(item.between_ns or 0)}" in title for title in titles)
     allowed = {"svg", "style", "g", "rect", "text", "title", "defs", "pattern"}
