@@ -50,7 +50,7 @@ _WORDS = {
     "torch_threads": "torch threads",
     "ledger_calls": "calls averaged in the ledger",
     "explain_calls": "calls that explain made, compiled",
-    "explain_uncompiled_calls": "calls that explain made, without torch.compile",
+    "explain_uncompiled_calls": "calls that explain made in eager",
 }
 
 _MAX_ROWS, _FOLDED, _TABLE_ROWS = 400, 4, 60

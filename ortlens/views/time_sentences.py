@@ -46,10 +46,10 @@ def against_words(capture: Capture) -> str:
     if pace is None:
         return ""
     if is_crowded(capture):
-        return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, measured in turns, while threads waited for cores"
+        return f"eager takes {time_from_ns(pace.eager_ns or 0)}, measured in turns, while threads waited for cores"
     if pace.verdict == "unclear":
-        return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, but {passes_words(pace)}"
-    return "about as long as without torch.compile" if pace.verdict == "same" else f"{pace_words(pace)} without torch.compile"
+        return f"eager takes {time_from_ns(pace.eager_ns or 0)}, but {passes_words(pace)}"
+    return f"{pace_words(pace)} eager"
 
 
 def against_sentence(capture: Capture) -> str:
@@ -91,7 +91,7 @@ def made_sentence(capture: Capture) -> str:
     compiled, plain = explain_calls(capture)
     if compiled + plain <= 1:
         return ""
-    of = f", {plain:,} of them without torch.compile" if plain else ""
+    of = f", {plain:,} of them eager" if plain else ""
     return f"explain called it {compiled + plain:,} times to compile and measure{of}; calls=1 calls it once"
 
 
@@ -150,7 +150,7 @@ def _step_sentence(step: Step, capture: Capture) -> str:
     plain, steps = step.uncompiled_ns, _steps(capture)
     if step.role == "python":
         share = percent(step.ns / max(sum(other.ns for other in steps), 1))
-        without = f" ({time_from_ns(plain)} without torch.compile)" if plain is not None else ""
+        without = f" (eager {time_from_ns(plain)})" if plain is not None else ""
         return f"Python of generate around the model: {time_from_ns(step.ns)}, {share} of a call{without}"
     many = counted(step.calls, "step") if step.role == "decode" else counted(step.tokens, _unit(step))
     each = f" of {time_from_ns(step.ns / step.calls)}" if step.role == "decode" and step.calls else f" in {time_from_ns(step.ns)}"
@@ -164,7 +164,7 @@ def _unit(step: Step) -> str:
 def _rates(step: Step) -> str:
     """Format tokens per second, as compiled and, where it was measured, without torch.compile."""
     rate, plain = (f"{step.tokens / max(ns or 0, 1) * 1e9:,.0f}" for ns in (step.ns, step.uncompiled_ns))
-    return f"{rate} {_unit(step)}s/s" + (f" ({plain} without torch.compile)" if step.uncompiled_ns else "")
+    return f"{rate} {_unit(step)}s/s" + (f" (eager {plain})" if step.uncompiled_ns else "")
 
 
 def _cache_sentence(cache: Cache) -> str:

@@ -49,7 +49,7 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
     "guards": "entering compiled code",
     "bind": "binding",
     "output": "outputs",
-    "residual": "unattributed",
+    "residual": "rest",
     "wait": "waiting for the device",
 }
 """What each part of the ledger is, in the order of display."""

@@ -80,7 +80,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
         graph,
         subject=totals.graph_ids[0],
         severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(slow.pace, WORTH_A_WARNING) else "info",
-        title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(slow.pace.eager_ns or 0)} "
+        title=f"a call takes {time_from_ns(totals.total_ns)}, eager {time_from_ns(slow.pace.eager_ns or 0)} "
         f"({times(slow.pace.ratio or 0)} as long): {takes} {time_from_ns(slow.part_ns)}"
         + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),

@@ -114,11 +114,11 @@ def memory_peak(capture: Capture) -> Iterator[Problem]:
     yield memory_peak.problem(
         node,
         subject=node and node.graph_id,
-        title=f"a call holds {size_from_bytes(memory.bytes)} for activations, without torch.compile "
+        title=f"a call holds {size_from_bytes(memory.bytes)} for activations, eager "
         f"{size_from_bytes(memory.uncompiled_bytes or 0)}"
         + (f": most where {node.target} writes {size_from_bytes(node.output_bytes or 0)}" if node is not None else ""),
         evidence=f"measured: what sessions keep, and the most that PyTorch held of {counted(memory.allocations, 'allocation')} in a call, "
-        f"{memory.uncompiled_allocations or 0:,} without torch.compile",
+        f"{memory.uncompiled_allocations or 0:,} in eager",
         **remedy(
             "Call the function with fewer rows at a time, or compute that line with an operator that needs no value of that size.",
             "Parts that one graph computes are in memory side by side. Or set enable_cpu_mem_arena = False in ort_session_options: memory "

@@ -60,7 +60,7 @@ def test_where_passes_agree_about_the_side_alone_it_is_said_with_a_range_around_
     speed = tiles(capture)["speed"]
     assert (speed.state, speed.word) == ("good", "faster than eager")
     assert "by how much is uncertain: 0.12 to 0.50 times as long" in speed.detail, "the times of the call are half of those"
-    assert against_sentence(capture).startswith("faster than without torch.compile: 336 µs there")
+    assert against_sentence(capture).startswith("faster than eager: 336 µs there")
 
 
 def test_a_speed_for_which_threads_waited_is_uncertain() -> None:
