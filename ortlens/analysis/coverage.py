@@ -46,12 +46,13 @@ class Coverage:
     whole_graph_count: int  # current graphs that run as a single ONNX model, with nothing left in PyTorch
     graph_count: int  # current graphs whose compute nodes are known
     break_count: int = 0  # places where PyTorch stopped tracing: what runs there is in no graph, and counts for nothing here
+    foreign_graph_count: int = 0  # current graphs of another backend beside ours, of which nothing is known
     is_cut_short: bool = False  # whether a dry run ended before the function did, so that later graphs are unknown
 
     @property
     def is_partial_view(self) -> bool:
         """Whether code is known to run, or to follow, outside the graphs that are counted."""
-        return self.operator_count is None and (bool(self.break_count) or self.is_cut_short)
+        return self.operator_count is None and bool(self.break_count or self.foreign_graph_count or self.is_cut_short)
 
     @property
     def node_share(self) -> float | None:
@@ -165,6 +166,7 @@ def coverage_of(capture: Capture) -> Coverage:
         ),
         graph_count=len(known),
         break_count=len(capture.breaks),
+        foreign_graph_count=len(current_graphs(capture)) - len(known) if known else 0,
         is_cut_short=_is_cut_short(capture),
     )
 
@@ -225,7 +227,7 @@ def _verdict(capture: Capture, known: int, part: tuple[int, int]) -> Verdict:
         return "none"
     if in_ort < whole:
         return "part"
-    is_partial = not capture.call_lines and (capture.breaks or _is_cut_short(capture))
+    is_partial = not capture.call_lines and (capture.breaks or _is_cut_short(capture) or known < len(current_graphs(capture)))
     return "compiled" if is_partial else "whole"
 
 

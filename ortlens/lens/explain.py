@@ -99,11 +99,11 @@ def explain(  # noqa: PLR0913 - the contract's own signature
             model's own Python asks a tensor for its values, the analysis ends with a finding. Of an ONNX model: its nodes, types and
             shapes, without a session. Tensors on CUDA, also fake ones, are planned for ONNX Runtime's CUDA provider, installed or not.
         dynamic: As for `torch.compile`.
-        calls: Number of calls, including the first; by default until the figures are stable, at most about a second: up to 160 compiled
-            calls, 100 of them in turns with as many of the target as it is, to compare with. Where entering compiled code takes much of a
-            call, up to 440 more within half a second measure the guards, and up to 250 each change that avoids a graph break. Each is a
-            real call: what the target changes, such as a buffer, a running mean or a list, it changes as often as the summary says. Set 1
-            for targets with side effects.
+        calls: Number of calls, including the first; by default until the figures are stable, at most about a second: up to 161 compiled
+            calls, 100 of them in turns with as many of the target as it is, to compare with, and one of each in which operators are
+            counted. Where entering compiled code takes much of a call, up to 440 more within half a second measure the guards, and up to
+            250 each change that avoids a graph break. Each is a real call: what the target changes, such as a buffer, a running mean or a
+            list, it changes as often as the summary says. Set 1 for targets with side effects.
         name: Name of the capture; by default the target's.
         device: With `dry_run`, `"cuda"` or `"cpu"`: plan as if the parameters and buffers of the target, and all tensors among the
             arguments, were there, on any machine; neither is changed. Without a GPU, gradients cannot be traced there, so that the
@@ -149,12 +149,20 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> Lens:
+        import torch
+
         from ortlens.lens.explain_torch import Wanted, explain_under, name_of
         from ortlens.lens.lens import Lens
 
         lens = Lens(backend, options=options, name=name or name_of(target), dry_run=dry_run)
         about: Any = {"options": options, "dry_run": dry_run, "dynamic": dynamic, "calls": calls, "name": name, "device": device}
-        lens.explained = functools.partial(explain, target, backend=backend, **about)
+        had_gradients = torch.is_grad_enabled()
+
+        def again(*args: Any, **kwargs: Any) -> Lens:
+            with torch.set_grad_enabled(had_gradients):  # else inference would be compared with training
+                return explain(target, backend=backend, **about)(*args, **kwargs)
+
+        lens.explained = again
         explain_under(lens, target, args, kwargs, Wanted(dynamic, calls, planned))
         return lens
 

@@ -89,8 +89,8 @@ class Lens(CaptureView):
         self.name = name or ""
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
-        self.explained: Callable[[], Callable[..., Any]] | None = None
-        """Calls `explain` as for this lens; None where that did not make it."""
+        self.explained: Callable[..., Lens] | None = None
+        """Explains with the arguments of a call, as for this lens; None where `explain` did not make it."""
         self._given = backend
         backend_name, self._ort, self._foreign = resolve_backend(backend, options)
         if dry_run and self._ort is None:
@@ -508,7 +508,8 @@ class Lens(CaptureView):
             raise UsageError("this lens was not made by explain(), so that it cannot explain again; call `ortlens.explain(model)(x)`")
         if not args and not kwargs:
             args, kwargs = self._targets.example or self._targets.arguments("again", args, kwargs)
-        comparison = Comparison(self.captured(), (lens := self.explained()(*args, **kwargs)).captured())
+        lens = self.explained(*args, **kwargs)
+        comparison = Comparison(self.captured(), lens.captured())
         comparison.lens = lens
         return comparison
 

@@ -91,6 +91,8 @@ def outside_sentence(capture: Capture) -> str:
         parts += [f"PyTorch runs {left:,} outside of compiled code"] if left else []
     elif coverage.break_count:
         parts.append(f"{counted(coverage.break_count, 'graph break leaves', 'graph breaks leave')} code outside it")
+    if coverage.foreign_graph_count:
+        parts.append(f"{counted(coverage.foreign_graph_count, 'graph runs', 'graphs run')} in another backend")
     share = ort_share(capture)
     if parts and share is not None:
         parts.append(f"{percent(share)} of a call's time is in ONNX Runtime")

@@ -23,7 +23,7 @@ _REMEDIES: Mapping[LimitName, str] = {
     "max_breaks": "see the frame breaks for what to change at each place, or raise max_breaks",
     "max_recompiles": "see the frame recompiles for what to change, or raise max_recompiles",
     "max_skipped": "see the frame frames for what each runs and why, or raise max_skipped",
-    "min_coverage": "see the frame fallbacks for each operator and its reason, or lower min_coverage",
+    "min_coverage": "see the frames frames and fallbacks for what PyTorch runs and why, or lower min_coverage",
     "max_abs_err": "see the frame numerics for the first value that differs, or raise max_abs_err",
     "max_slowdown": "compare the captures for what else changed, record again, or raise max_slowdown",
     "baseline": "compare the captures for all that changed; if it is meant, save this capture as the new baseline",
@@ -38,7 +38,7 @@ _MEASURE: Mapping[LimitName, str] = {
     "max_recompiles": "record calls of the compiled function",
     "max_skipped": "record a call of the compiled function",
     "min_coverage": "record with the backend ortlens",
-    "max_abs_err": "call lens.verify(*args) before saving, or `ortlens explain --verify`",
+    "max_abs_err": "call lens.verify(), before saving if it is saved, or `ortlens explain --verify`",
     "max_slowdown": "record at least 9 calls on both sides, as `ortlens explain --calls 20` does, on a machine with nothing else to do",
     "baseline": "record at least 9 calls on both sides, and verify both for results",
 }

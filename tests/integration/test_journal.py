@@ -139,11 +139,9 @@ def test_what_raises_leaves_no_trace_until_its_graph_runs(ask: str, path: Path) 
     assert replace(lens.captured(), created="", attachments={}) == before
     lens._recorder.journal.flush()  # type: ignore[union-attr]  # it has one
     read = ortlens.load(path).captured()
-    assert {name: getattr(read, name) for name in TABLES if name not in ("findings", "ledger")} == {
-        name: getattr(before, name)
-        for name in TABLES
-        if name not in ("findings", "ledger")  # not closed, and shares are rounded
-    }
+    same = TABLES.keys() - {"findings", "ledger", "runs"}  # not closed, shares are rounded, and of many calls at a time a few are kept
+    assert {name: getattr(read, name) for name in same} == {name: getattr(before, name) for name in same}
+    assert set(read.runs) <= set(before.runs)
     with pytest.raises(Exception, match=r"view|invalid"):
         fast(X[:, :3], twice=True)
     again = lens.captured()

@@ -110,7 +110,7 @@ class Measurement:
             )
         counted, uncompiled = limits.get("budget_ns", MEASURE_NS) is None, limits.get("uncompiled")
         if uncompiled is not None and (dropped := _torch.dropped_functions()):
-            note_dropped(self.recorder, uncompiled, dropped)
+            note_dropped(self.recorder, call, uncompiled, dropped)
         with lens_guard(self.recorder, "trying to freeze"):
             if not ledger.found_none and is_costly_to_enter(self.captured()):
                 self.try_freezing(counted=counted)
@@ -232,16 +232,22 @@ def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Ca
         recorder.note(uncompiled_peak_bytes=peak, uncompiled_allocations=count)
 
 
-def note_dropped(recorder: Recorder, uncompiled: Callable[[], Any], dropped: Mapping[CodeType, str]) -> None:
-    """Note which functions a call in PyTorch runs of those that compiled code leaves out; `dropped` has their names by code."""
-    ran, before = set[Any](), sys.getprofile()
+def note_dropped(recorder: Recorder, call: Callable[[], Any], uncompiled: Callable[[], Any], dropped: Mapping[CodeType, str]) -> None:
+    """Note which functions a call in PyTorch runs, and a compiled one does not, of those that may be left out: `dropped`, by code."""
     with _torch.uncompiled():
-        sys.setprofile(lambda frame, *_: ran.add(frame.f_code))
-        try:
-            uncompiled()
-        finally:
-            sys.setprofile(before)
-    recorder.note(dropped=tuple(sorted(dropped[code] for code in ran & dropped.keys())))
+        ran = _codes_run(uncompiled)
+    left = (ran - _codes_run(call)) & dropped.keys()  # a function that PyTorch gave up runs them as it is
+    recorder.note(dropped=tuple(sorted(dropped[code] for code in left)))
+
+
+def _codes_run(call: Callable[[], Any]) -> set[CodeType]:
+    ran, before = set[Any](), sys.getprofile()
+    sys.setprofile(lambda frame, *_: ran.add(frame.f_code))
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return ran
 
 
 def note_fresh_memory(recorder: Recorder) -> None:

@@ -15,7 +15,7 @@ from ortlens._shell import display_name
 from ortlens._torch.dispatch_mode import TorchDispatchMode
 from ortlens.analysis.identity import function_part, plain_function
 from ortlens.analysis.index import summed
-from ortlens.backend.basis.provenance import StackFrame, is_model_code
+from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code
 from ortlens.lens.observing.break_texts import line_text
 from ortlens.trace import records as r
 
@@ -115,18 +115,21 @@ def _note_frames(recorder: Recorder, found: Counter[tuple[Place, str]]) -> None:
 
 def _place_of(frame: FrameType | None) -> Place | None:
     """Find the innermost line of the program above an operator, and the outermost; None for an operator inside of a graph."""
-    first, entry, function = None, None, None
+    found: list[tuple[CodeType, int]] = []
+    entry, function = None, None
     while frame is not None and frame.f_code is not count_operators.__code__:
         code = frame.f_code
-        if first is None and _is_inside(code.co_filename):
+        if not found and _is_inside(code.co_filename):
             return None
         if _is_of_the_program(code.co_filename, code.co_name):
-            first = first or (code, frame.f_lineno)
+            found.append((code, frame.f_lineno))
             own = code.co_filename, code.co_qualname.removesuffix(code.co_name), plain_function(code.co_name)
             if own != function:  # Dynamo runs a function in parts, one inside another
                 function, entry = own, (code.co_filename, frame.f_lineno)
         frame = frame.f_back
-    return Place() if first is None else Place(*first, entry)
+    frames = [StackFrame(code.co_filename, line, code.co_qualname) for code, line in reversed(found)]
+    chosen = innermost(frames)
+    return Place() if chosen is None else Place(*found[-1 - frames.index(chosen)], entry)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -224,7 +224,7 @@ def all_nan(feed: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[r.Findi
         subject=MODEL,
         title=f"every element of {', '.join(f'`{name}`' for name in names)} is NaN, and no element of the inputs",
         hazard="float16 ends at 65,504; what is larger is infinite, and infinities subtracted are NaN." if is_half else "",
-        mitigation=f"{'Export the model again in float32' if is_half else 'Pass other inputs'}; `lens.verify(module)` finds what differs.",
+        mitigation=f"{'Export the model again in float32' if is_half else 'Pass other inputs'}; `verify` names what differs.",
     )
     return [finding]
 
