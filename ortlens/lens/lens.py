@@ -218,9 +218,9 @@ class Lens(CaptureView):
         return advised(with_roles(capture))
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Call what was compiled up to 160 times, for half a second at most, and record where the wall time of a call goes.
+        """Call what was compiled up to 161 times, for half a second at most, and record where the wall time of a call goes.
 
-        In turns with some of these calls, up to 100 run the same target without compiled code, to compare with.
+        In turns with some of these calls, up to 101 run the same target without compiled code, to compare with.
 
         Every graph that a call enters gets rows for guards, bind, run, output, eager, and the rest. The cost of each graph break per
         call goes into `breaks`. The rows add up to the median time of a call.
