@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -149,7 +150,7 @@ def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime 
     if not called:
         return None
     runs = summed((code_key(graph), times[graph.graph_id].calls) for graph in called)
-    counted = {graph.graph_id: graph.entries_per_call for graph in called if graph.entries_per_call}
+    counted = {graph.graph_id: often for graph in called if 0 < (often := graph.entries_per_call or 0.0) < inf}
     per_call = summed((code_key(graph), counted[graph.graph_id]) for graph in called if graph.graph_id in counted)
     entry = next((graph for graph in called if graph.graph_id in counted), called[0])
     calls = max(round(runs[code_key(entry)] / per_call.get(code_key(entry), 1.0)), 1)

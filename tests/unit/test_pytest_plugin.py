@@ -130,7 +130,7 @@ def test_marker_and_fixture(tmp_path: Path) -> None:
         "test_suite.py:12",
         "max_breaks: not measured: nothing was compiled. To do: record a call of the compiled function to its end.",
         "max_abs_err: not measured: the results were not verified. To do: call lens.verify",
-        "the marker ortlens does not take max_break; limits are given by name: max_breaks, max_recompiles, min_coverage",
+        "the marker ortlens does not take max_break; limits are given by name: max_breaks, max_recompiles, max_skipped, min_coverage",
         "the marker ortlens needs a limit",
         "ortlens cannot check: cannot load the capture",
         "ValueError: its own",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import re
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ortlens.backend.freeze.arguments import named_arguments, parameters_of, siz
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.export import ExportedProgram
 
@@ -66,6 +67,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
             known,
             forward,
             hook,
+            _same_containers(module),
             _torch.sizes_compared(is_asked_by_model) as compared,
         ):
             if callable(shapes):
@@ -89,6 +91,35 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
         guards = _torch.unnoted_guards(compared, sources, program.range_constraints)
         program = _torch.with_guards(program, list(dict.fromkeys((*_torch.guard_texts(program), *guards)))) if guards else program
     return program, frozenset(questions.asked)
+
+
+@contextlib.contextmanager
+def _same_containers(module: torch.nn.Module) -> Iterator[None]:
+    """Leave modules their own lists and dicts: torch.export puts equal ones in their place, for which compiled code is compiled again."""
+    held = [
+        (each.__dict__, name, value) for each in module.modules() for name, value in each.__dict__.items() if type(value) in (list, dict)
+    ]
+    before = [_items(value) for _, _, value in held]
+    try:
+        yield
+    finally:
+        for (attributes, name, value), items in zip(held, before, strict=True):
+            if all(_is_same(_items(each), items) for each in (value, attributes.get(name))):
+                attributes[name] = value
+
+
+def _items(container: Any) -> list[Any]:
+    return (
+        [*container.keys(), *container.values()]
+        if isinstance(container, dict)
+        else list(container)
+        if isinstance(container, list)
+        else [None]
+    )
+
+
+def _is_same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 _NARROWER = re.compile(r"Suggested fixes:\n(?P<lines>(?:[ \t]+\S.*\n?)+)")  # of torch/fx/experimental/symbolic_shapes.py
