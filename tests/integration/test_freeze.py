@@ -682,7 +682,7 @@ def test_the_call_of_freeze_is_written_with_the_arguments_of_the_call(target: An
 @torch.no_grad()
 def test_modules_keep_their_own_lists() -> None:
     """That two are one object is a guard of compiled code, and torch.export leaves copies."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     kinds = model[0].kinds = model[1].kinds = ["c2p"]
     ortlens.freeze(model, torch.ones(1, 2))
     assert model[0].kinds is model[1].kinds is kinds
