@@ -166,7 +166,7 @@ def coverage_of(capture: Capture) -> Coverage:
         ),
         graph_count=len(known),
         break_count=len(capture.breaks),
-        foreign_graph_count=len(current_graphs(capture)) - len(known) if known else 0,
+        foreign_graph_count=_foreign(capture) if known else 0,
         is_cut_short=_is_cut_short(capture),
     )
 
@@ -215,6 +215,10 @@ def _is_cut_short(capture: Capture) -> bool:
     return any(finding.rule == "dry_run_ended" for finding in capture.findings)
 
 
+def _foreign(capture: Capture) -> int:
+    return sum(graph.node_count is None and graph.op_count > 0 for graph in current_graphs(capture))
+
+
 def _verdict(capture: Capture, known: int, part: tuple[int, int]) -> Verdict:
     in_ort, whole = part
     if not capture.graphs:
@@ -227,7 +231,7 @@ def _verdict(capture: Capture, known: int, part: tuple[int, int]) -> Verdict:
         return "none"
     if in_ort < whole:
         return "part"
-    is_partial = not capture.call_lines and (capture.breaks or _is_cut_short(capture) or known < len(current_graphs(capture)))
+    is_partial = not capture.call_lines and (capture.breaks or _is_cut_short(capture) or _foreign(capture))
     return "compiled" if is_partial else "whole"
 
 
