@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.index import nodes_by_graph, once, partitions_by_graph, sessions_by_partition, summed
+from ortlens.analysis.index import grouped, nodes_by_graph, once, partitions_by_graph, sessions_by_partition, summed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -173,16 +173,18 @@ def coverage_of(capture: Capture) -> Coverage:
 
 def _ort_operators(capture: Capture, in_ort: int, nodes: int) -> int:
     """Count the operators of a call that ONNX Runtime runs: of those in graphs, by the nodes of their lines, else by all nodes."""
-    rows = (node for graph in compiled_graphs(capture) for node in nodes_by_graph(capture).get(graph.graph_id, ()))
-    counts: dict[tuple[str | None, int | None], list[int]] = {}
-    for node in rows if 0 < in_ort < nodes else ():
-        if node.kind == "compute":
-            count = counts.setdefault((node.file, node.line), [0, 0])
-            count[0] += node.supported
-            count[1] += 1
-    of_all = [in_ort, nodes] if nodes else [0, 1]
-    shares = ((line, counts.get((line.file, line.line), of_all)) for line in capture.call_lines)
-    return sum((line.operators - line.outside) * supported // count for line, (supported, count) in shares)
+    known, found = _nodes_by_line(capture) if 0 < in_ort < nodes else {}, 0
+    for line in capture.call_lines:
+        own = [node.supported for node in known.get((line.file, line.line), ()) if node.kind == "compute"]
+        supported, count = (sum(own), len(own)) if own else (in_ort, nodes or 1)
+        found += (line.operators - line.outside) * supported // count
+    return found
+
+
+@once
+def _nodes_by_line(capture: Capture) -> dict[tuple[str | None, int | None], list[Node]]:
+    nodes = (node for graph in compiled_graphs(capture) for node in nodes_by_graph(capture).get(graph.graph_id, ()))
+    return grouped(((node.file, node.line), node) for node in nodes)
 
 
 def state_of(lines: Sequence[CallLine], capture: Capture) -> LineState | None:
@@ -190,12 +192,12 @@ def state_of(lines: Sequence[CallLine], capture: Capture) -> LineState | None:
     lost = {(frame.frame, frame.file) for frame in given_up(capture)}
     if outside := [(line.function, line.file) for line in lines if line.outside]:
         return "between" if lost.isdisjoint(outside) else "uncompiled"
-    places = {(line.file, line.line) for line in lines}
-    nodes = (node for graph in compiled_graphs(capture) for node in nodes_by_graph(capture).get(graph.graph_id, ()))
-    is_whole = all(node.supported for node in nodes if (node.file, node.line) in places)
+    known = _nodes_by_line(capture)
+    is_whole = all(node.supported for line in lines for node in known.get((line.file, line.line), ()))
     return None if not lines else "ort" if is_whole else "torch"
 
 
+@once
 def given_up(capture: Capture) -> tuple[PythonFrame, ...]:
     """Return the functions that run operators outside of graphs because they were not compiled, those with the most first.
 

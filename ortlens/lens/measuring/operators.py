@@ -29,7 +29,6 @@ _ROOMS = (pathlib.Path(__file__).parents[2] / "backend", pathlib.Path(__file__).
 _PARTS = (("_functorch", "_aot_autograd"), ("_dynamo", "convert_frame.py"))
 _INSIDE = ("<ortlens ", *map(str, _ROOMS), *(str(pathlib.Path(_torch.torch_folder(), *part)) for part in _PARTS))
 """What lies between the program and operators in graphs: what runs them, AOTAutograd around it, and Dynamo as it traces."""
-_GRAPH_MODULE = "<eval_with_key>"  # torch/fx/graph_module.py: what runs a graph in PyTorch, of ours or of the program
 
 
 class Place(NamedTuple):
@@ -139,4 +138,5 @@ def _is_inside(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_of_the_program(file: str, function: str) -> bool:
-    return not file.startswith(_GRAPH_MODULE) and is_model_code(StackFrame(file, 1, plain_function(function)))
+    # torch/fx/graph_module.py: what runs a graph in PyTorch, of ours or of the program
+    return not file.startswith("<eval_with_key>") and is_model_code(StackFrame(file, 1, plain_function(function)))
