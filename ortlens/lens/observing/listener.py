@@ -185,7 +185,7 @@ class DynamoWatch:
         reason = metrics.get("fail_reason")
         if not reason or metrics.get("fail_type") != "Unsupported":
             return
-        if "recompile_limit" in str(reason):
+        if cause_of_failure(str(reason)) == "limit":
             self._recompiles.pop(compile_id, None)  # it was not compiled again, which is what the break reports
             self._heard_limit(compile_id, str(reason))
             return
@@ -197,7 +197,7 @@ class DynamoWatch:
     def _note_frame(self, compile_id: str, metrics: Mapping[str, Any]) -> None:
         """Record what became of a function of the program, or of the part of it behind a graph break."""
         code, text = _code_of_the_model(), str(metrics.get("fail_reason") or "")
-        if code is None or not is_model_code(StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))):
+        if code is None or not is_model_code(_head(code)):
             return
         found = next(self._breaks_of(compile_id), None) if text else None
         self.recorder.add(
@@ -384,15 +384,19 @@ def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
 def _code_of_the_model() -> CodeType | None:
     """Return the code being compiled; for the decorator of a library, that of the function in it."""
     code = _torch.code_being_compiled()
-    if code is not None and is_wrapper(StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))):
+    if code is not None and is_wrapper(_head(code)):
         return _torch.code_wrapped_by_compiled() or code
     return code
 
 
+def _head(code: CodeType) -> StackFrame:
+    """Return the first line of a function."""
+    return StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))
+
+
 def calling_line() -> StackFrame | None:
     """Find the user's line that runs uncompiled, and calls the function of a library that Dynamo compiles; None for any other code."""
-    code = _code_of_the_model()
-    own = None if code is None else StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))
+    own = None if (code := _code_of_the_model()) is None else _head(code)
     chosen = None if own is None else innermost((*_callers(), own))
     return None if chosen is own else chosen
 
