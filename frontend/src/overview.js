@@ -119,7 +119,7 @@ const STATES = { ort: "ONNX Runtime", torch: "PyTorch, in a graph", between: "Py
 /** The source of the target, each line in the colour of where its operators run. */
 function code(store) {
   const { code: found } = store.data.overview;
-  if (!found?.lines.length) return null;
+  if (!found?.lines.some((line) => line.state)) return null; // the call that was counted led through another function
   const known = Object.keys(STATES).filter((state) => found.lines.some((line) => line.state === state));
   const row = ({ line, text, state, operators }) => {
     const title = state ? `${counted(operators, "operator")}: ${STATES[state]}` : "no operators";
