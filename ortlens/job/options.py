@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(rf"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[{''.join(_UNITS)}]?)i?B?", re.IGNORECASE)
 STDOUT = "-"  # the file of `check --json` where none is named
-SHELLS = ("bash", "zsh", "fish")  # for which there is a script that completes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,6 @@ OPTIONS = (
     Option("after", "compare", "the second capture: what it became", "AFTER"),
     Option("folder", "export", "output folder; created if missing", "FOLDER", type=Path),
     Option("journal", "watch", "the file; ortlens waits for it if it is not there yet", "JOURNAL", type=Path),
-    Option("shell", "completion", ", ".join(SHELLS), "SHELL", type=OneOf(SHELLS)),
     Option(
         "--input",
         _MODELS,
