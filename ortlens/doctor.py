@@ -228,8 +228,7 @@ def _reason_against_cuda() -> str:
         import numpy as np
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(4)  # what it writes to stderr is in the other checks
-        try:
+        with import_module("ortlens._ort").quiet():  # what it writes to stderr is in the other checks
             strict = onnxruntime.SessionOptions()
             strict.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             for options in (onnxruntime.SessionOptions(), strict):  # the strict one raises something else where the provider does not start
@@ -238,8 +237,6 @@ def _reason_against_cuda() -> str:
                 if "CUDAExecutionProvider" not in session.get_providers():
                     return "ONNX Runtime could not start its CUDA provider"
                 (result,) = session.run(None, {"x": np.ones([1, 1, 8, 8], np.float32)})
-        finally:
-            onnxruntime.set_default_logger_severity(2)  # ONNX Runtime's own
     except Exception as err:  # noqa: BLE001 - whatever it is, it is the answer
         return f"{type(err).__name__}: {err}"
     return (

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
+from ortlens._process import with_value
 from ortlens.errors import UsageError
 from ortlens.job.options import Parser, add_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import TypeAlias
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - what add_subparsers returns, by no public name
@@ -74,14 +75,9 @@ _VERSION = 1  # of what `--json` prints
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
-@contextlib.contextmanager
-def quietly(*, is_quiet: bool) -> Iterator[None]:
+def quietly(*, is_quiet: bool) -> contextlib.AbstractContextManager[None]:
     """Print nothing but errors and JSON meanwhile, if that was asked for."""
-    token = _QUIET.set(is_quiet)
-    try:
-        yield
-    finally:
-        _QUIET.reset(token)
+    return with_value(_QUIET, is_quiet)
 
 
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
