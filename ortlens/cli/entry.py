@@ -12,8 +12,8 @@ from ortlens._os_errors import explained
 from ortlens._versions import require
 from ortlens.cli import captures, explain, run, studies
 from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, print_error, quietly
-from ortlens.errors import OrtLensError, UsageError
-from ortlens.job.options import OneOf, Parser, near_hint
+from ortlens.errors import OrtLensError, UsageError, near_hint
+from ortlens.job.options import OneOf, Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
