@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens._files import write_file
+from ortlens._files import write_asked
 from ortlens._process import with_value
-from ortlens.errors import UsageError
 from ortlens.job.options import Parser, add_options
 
 if TYPE_CHECKING:
@@ -162,11 +161,9 @@ def recommended(capture: Capture) -> dict[str, object]:
 def write_text(path: Path, text: str) -> None:
     """Write a file that was asked for, and say on stderr where it is."""
     path = path.expanduser()
-    try:
+    with contextlib.suppress(OSError):  # of which writing says more
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, text.encode("utf-8", "backslashreplace"))
-    except OSError as err:
-        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
+    write_asked(path, text.encode("utf-8", "backslashreplace"), "the answer")
     print_note(f"Written to {path}")
 
 
