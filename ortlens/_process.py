@@ -31,10 +31,8 @@ def is_running(pid: int) -> bool:
     """Tell whether a process of this machine is running."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it is another user's
     return True
 
 

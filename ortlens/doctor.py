@@ -278,8 +278,6 @@ def _features() -> Iterator[Check]:
 def _is_installed(name: str) -> bool:
     try:
         metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    except OSError:  # it is there, and cannot be read
-        return True
+    except (metadata.PackageNotFoundError, OSError) as error:
+        return isinstance(error, OSError)  # it is there, and cannot be read
     return True
