@@ -133,6 +133,11 @@ def bytes_of(value: onnxruntime.OrtValue, itemsize: int) -> bytes:
     return ctypes.string_at(native.data_ptr(), math.prod(value.shape()) * itemsize)
 
 
+def cuda_libraries() -> list[str]:
+    """Name the shared libraries that a build for CUDA loads on Linux, without the driver's."""
+    return [path[-1] for path in onnxruntime._get_nvidia_dll_paths(is_windows=False)]
+
+
 _CPU = "CPUExecutionProvider"
 _LIST_IN_CHILD = """
 import json, sys

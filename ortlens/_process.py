@@ -1,4 +1,4 @@
-"""A process: whether it runs, its memory, the cores that it may use and that others use, and what all of its threads share."""
+"""A process: whether it runs, its memory, the cores that it and others use, what all of its threads share, and settings for a block."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from contextvars import ContextVar
 
     _Made = TypeVar("_Made")
 
@@ -30,10 +31,8 @@ def is_running(pid: int) -> bool:
     """Tell whether a process of this machine is running."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it is another user's
     return True
 
 
@@ -143,6 +142,27 @@ def process_wide(context: Callable[[], AbstractContextManager[None]]) -> Callabl
                     entered.close()
 
     return functools.update_wrapper(shared, context)
+
+
+@contextlib.contextmanager
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Give an attribute another value for as long as the block lasts."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def with_value(variable: ContextVar[_Made], value: _Made) -> Iterator[None]:
+    """Give a variable of the context another value for as long as the block lasts."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @process_wide

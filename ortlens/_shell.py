@@ -62,7 +62,8 @@ def progress(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]
     """
     bar: Any = None
     with _harmless():
-        if _is_progress_wanted():
+        asked = os.environ.get("ORTLENS_PROGRESS", "")
+        if asked == "1" or (asked != "0" and (in_notebook() or sys.stderr.isatty())):
             from tqdm.auto import tqdm
 
             bar = tqdm(total=total, desc=what, unit=unit, delay=1.0, leave=False)
@@ -82,11 +83,6 @@ def progress(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]
 
 def no_progress(_count: int) -> None:
     """Ignore progress."""
-
-
-def _is_progress_wanted() -> bool:
-    asked = os.environ.get("ORTLENS_PROGRESS", "")
-    return asked == "1" or (asked != "0" and (in_notebook() or sys.stderr.isatty()))
 
 
 @contextlib.contextmanager

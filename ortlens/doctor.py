@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import pathlib
 import platform
-import struct
 import sys
 from dataclasses import dataclass
 from importlib import import_module, metadata, util
@@ -190,15 +188,11 @@ _NVIDIA_PACKAGES = {
 
 
 def _cuda_libraries(made_for: str) -> Iterator[Check]:
-    """Check the shared libraries of the provider, as they are found once torch is imported; yield nothing where they are not ELF files."""
-    (folder,) = _folders_of("onnxruntime")
-    try:
-        with (
-            (folder / "capi" / "libonnxruntime_providers_cuda.so").open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image,
-        ):
-            needed = dict.fromkeys([*_needed_libraries(image), "libcuda.so.1", "libcudnn.so.9"])  # which some builds open themselves
-    except (OSError, ValueError, struct.error):
+    """Check the shared libraries that the provider loads on Linux, as they are found once torch is imported."""
+    needed: list[str] = []
+    with contextlib.suppress(Exception):  # reported where it is checked whether onnxruntime imports
+        needed += [*import_module("ortlens._ort").cuda_libraries(), "libcuda.so.1"]
+    if not needed or sys.platform != "linux":
         return
     missing = [name for name in needed if not _loads(name)]
     if not missing:
@@ -228,35 +222,13 @@ def _loads(library: str) -> bool:
     return True
 
 
-_LOAD, _DYNAMIC, _NEEDED, _STRINGS = 1, 2, 1, 5
-
-
-def _needed_libraries(image: bytes | mmap.mmap) -> list[str]:
-    """Read the names of the libraries that a 64-bit, little-endian ELF file needs; raise ValueError or struct.error for any other."""
-    if image[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("no such ELF file")
-    start, (size, count) = struct.unpack_from("<Q", image, 32)[0], struct.unpack_from("<HH", image, 54)
-    headers = [struct.unpack_from("<IIQQQQ", image, start + index * size) for index in range(count)]
-    segments = [(address, offset, length) for kind, _, offset, address, _, length in headers if kind == _LOAD]
-    entries = [
-        entry
-        for kind, _, offset, _, _, length in headers
-        if kind == _DYNAMIC
-        for entry in struct.iter_unpack("<QQ", image[offset : offset + length])
-    ]
-    table = next(value for tag, value in entries if tag == _STRINGS)
-    place = next(table - address + offset for address, offset, length in segments if address <= table < address + length)
-    return [image[place + value : image.find(b"\0", place + value)].decode() for tag, value in entries if tag == _NEEDED]
-
-
 def _reason_against_cuda() -> str:
     """Run a product and a convolution in a session on CUDA; return why that fails, or nothing."""
     try:
         import numpy as np
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(4)  # what it writes to stderr is in the other checks
-        try:
+        with import_module("ortlens._ort").quiet():  # what it writes to stderr is in the other checks
             strict = onnxruntime.SessionOptions()
             strict.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             for options in (onnxruntime.SessionOptions(), strict):  # the strict one raises something else where the provider does not start
@@ -265,8 +237,6 @@ def _reason_against_cuda() -> str:
                 if "CUDAExecutionProvider" not in session.get_providers():
                     return "ONNX Runtime could not start its CUDA provider"
                 (result,) = session.run(None, {"x": np.ones([1, 1, 8, 8], np.float32)})
-        finally:
-            onnxruntime.set_default_logger_severity(2)  # ONNX Runtime's own
     except Exception as err:  # noqa: BLE001 - whatever it is, it is the answer
         return f"{type(err).__name__}: {err}"
     return (
@@ -308,8 +278,6 @@ def _features() -> Iterator[Check]:
 def _is_installed(name: str) -> bool:
     try:
         metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    except OSError:  # it is there, and cannot be read
-        return True
+    except (metadata.PackageNotFoundError, OSError) as error:
+        return isinstance(error, OSError)  # it is there, and cannot be read
     return True

@@ -7,6 +7,12 @@ about it. The classes that double as built-in ones do so because callers already
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class OrtLensError(Exception):
     """Root of the errors that ortlens raises on purpose."""
@@ -38,3 +44,9 @@ class CaptureError(OrtLensError):
 
 class CheckFailed(OrtLensError, AssertionError):  # noqa: N818 - the public name is part of the contract
     """A capture breaks one of the limits it was checked against."""
+
+
+def near_hint(word: str, known: Iterable[str], *, most: int = 1) -> str:
+    """Ask whether another word was meant, as ` Did you mean show?`; empty if no word is near."""
+    near = get_close_matches(word, known, n=most)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -139,7 +139,9 @@ def refuse_unsafe(found: ModelFile, model: pathlib.Path) -> None:
         size = sizes[location]
         if size is not None and offset + length > size:
             raise ValueError(f"a tensor takes {length:,} bytes at {offset:,} of {location!r}, which has {size:,}")
-    _refuse_endless(found)
+    known: dict[Function, tuple[int, int]] = {}
+    if _expanded(found.calls, found.functions, known, ())[0] > _MOST_NODES + len(found.calls):
+        raise ValueError(f"its functions expand to more than {_MOST_NODES:,} nodes")
 
 
 def _size_inside(location: str, model: pathlib.Path) -> int | None:
@@ -163,12 +165,6 @@ def _number(entries: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
         raise ValueError(f"the {name} of a tensor in another file is {text[:40]!r}, which is no size")
     return int(text)
-
-
-def _refuse_endless(found: ModelFile) -> None:
-    known: dict[Function, tuple[int, int]] = {}
-    if _expanded(found.calls, found.functions, known, ())[0] > _MOST_NODES + len(found.calls):
-        raise ValueError(f"its functions expand to more than {_MOST_NODES:,} nodes")
 
 
 def _expanded(

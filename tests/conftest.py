@@ -106,6 +106,16 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture
+def own_instances() -> Iterator[None]:
+    """Begin and end without backends that are kept."""
+    from ortlens import OrtBackend  # which loads torch
+
+    OrtBackend.clear_cached_instances()
+    yield
+    OrtBackend.clear_cached_instances()
+
+
 @pytest.fixture(autouse=True)
 def _quick_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare tests what torch does again and again and no result depends on; not where a test measures.

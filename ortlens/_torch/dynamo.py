@@ -16,7 +16,8 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortlens._torch.process import replaced, torch_folder
+from ortlens._process import replaced
+from ortlens._torch.process import torch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -219,15 +220,9 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 
-@contextlib.contextmanager
-def unlogged_shape_errors() -> Iterator[None]:
+def unlogged_shape_errors() -> contextlib.AbstractContextManager[None]:
     """Keep what the shape functions of operators refuse out of the log: it is raised as well, and logged with a long traceback before."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+    return replaced(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", value=True)
 
 
 def is_signal(error: BaseException) -> bool:

@@ -16,9 +16,8 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any
 
-from ortlens._process import process_wide
+from ortlens._process import process_wide, replaced, with_value
 from ortlens._torch.exporter import quiet
-from ortlens._torch.process import replaced
 from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def keywords_named(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterat
 
     See `_get_range_constraints` in `torch/export/_trace.py`.
     """
-    before, forward = dict(vars(module)), module.forward
+    forward = module.forward
     try:
         signature = inspect.signature(forward)
     except (TypeError, ValueError):  # builtins have no signature
@@ -139,13 +138,20 @@ def keywords_named(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterat
     others = [name for name in kwargs if name not in {parameter.name for parameter in kept}]
     kept += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in others]
     call.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]  # as `inspect` documents
-    module.forward = call
+    with forward_as(module, call):
+        yield
+
+
+@contextlib.contextmanager
+def forward_as(module: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Give a module another `forward` for as long as the block lasts, as users do who compile a model in place."""
+    before, module.forward = vars(module).get("forward"), forward
     try:
         yield
     finally:
         del module.forward
-        if "forward" in before:
-            module.forward = before["forward"]
+        if before is not None:
+            module.forward = before
 
 
 def size_names(program: Any) -> dict[str, str]:
@@ -242,12 +248,8 @@ _NOTES: contextvars.ContextVar[Callable[[Comparison], None] | None] = contextvar
 def sizes_compared(is_asked: Callable[[], bool]) -> Iterator[list[Comparison]]:
     """Collect the comparisons of sizes that vary, as `(">", size, 8)`, at which `is_asked` is true; for other threads nothing changes."""
     found: list[Comparison] = []
-    token = _NOTES.set(lambda comparison: found.append(comparison) if is_asked() else None)
-    try:
-        with _methods_noted():
-            yield found
-    finally:
-        _NOTES.reset(token)
+    with with_value(_NOTES, lambda comparison: found.append(comparison) if is_asked() else None), _methods_noted():
+        yield found
 
 
 @process_wide

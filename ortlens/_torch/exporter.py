@@ -9,6 +9,8 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ortlens._process import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -286,12 +288,8 @@ class NodeRecorder:
         from torch.onnx._internal.exporter import _building, _core
 
         recorder = _building.OpRecorder(self._opset, self._constants)  # type: ignore[abstract]  # onnxscript's stub leaves a body empty
-        with onnxscript.evaluator.default_as(recorder):
-            _core.current_tracer = recorder
-            try:
-                outputs = function(*args, **kwargs)
-            finally:
-                _core.current_tracer = None
+        with onnxscript.evaluator.default_as(recorder), replaced(_core, "current_tracer", recorder):
+            outputs = function(*args, **kwargs)
         return outputs, recorder.nodes, recorder.functions
 
 

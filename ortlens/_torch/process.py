@@ -14,6 +14,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from ortlens._process import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
@@ -85,17 +87,6 @@ def tracing_cuda() -> Iterator[bool]:
         replaced(proxy_tensor, "CONSTANT_NUMEL_LIMIT", -1),
     ):
         yield _has_cuda_guard()
-
-
-@contextlib.contextmanager
-def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Give an attribute another value for as long as the block lasts."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     import torch.fx
 
 
+def has_symbols(tensor: torch.Tensor) -> bool:
+    """Tell whether a size or a stride of a tensor is symbolic."""
+    return any(is_symbolic(number) for number in (*tensor.shape, *tensor.stride()))
+
+
 def is_symbolic(value: object) -> bool:
     """Tell whether a value is a symbolic number: SymInt, SymFloat or SymBool."""
     import torch

@@ -17,7 +17,6 @@ from ortlens.analysis.index import (
     graph_by_session,
     graphs_by_id,
     grouped,
-    kernels_by_session,
     nodes_by_name,
     once,
     partitions_by_graph,
@@ -109,14 +108,6 @@ def sessions_and_graphs(capture: Capture) -> Iterator[tuple[str, list[Session], 
     for partition_id, sessions in sessions_by_partition(capture).items():
         part = parts.get(partition_id)
         yield partition_id, sessions, part, graphs.get(part.graph_id) if part is not None else None
-
-
-def profiled_sessions(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
-    """Yield the sessions that were profiled, with their kernels."""
-    kernels = kernels_by_session(capture)
-    for session in capture.sessions:
-        if session.session_id in kernels:
-            yield session, kernels[session.session_id]
 
 
 @once

@@ -9,7 +9,7 @@ import functools
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ortlens.trace.records import Capture, Fallback, Graph, Kernel, Node, Partition, Session
 
@@ -101,3 +101,11 @@ def verdicts_by_value(capture: Capture) -> dict[tuple[str | None, str], bool | N
     """Tell by partition and node whether a value matches PyTorch's, None where that is open: as computed and as returned, it is one."""
     rows = grouped(((row.partition_id, row.node), row.ok) for row in capture.numerics)
     return {key: min((ok for ok in own if ok is not None), default=None) for key, own in rows.items()}
+
+
+def profiled_sessions(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
+    """Yield the sessions that were profiled, with their kernels."""
+    kernels = kernels_by_session(capture)
+    for session in capture.sessions:
+        if session.session_id in kernels:
+            yield session, kernels[session.session_id]

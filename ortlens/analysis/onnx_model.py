@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.index import kernels_by_session, nodes_by_partition, once, sessions_by_id, summed
+from ortlens.analysis.index import nodes_by_partition, once, profiled_sessions, summed
 from ortlens.trace.records import Confidence, column, optional, same
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def optimised(capture: Capture) -> tuple[Optimised, ...]:
 
     A kernel that ONNX Runtime inserted follows the one before it.
     """
-    sessions = sessions_by_id(capture)
-    by_session = kernels_by_session(capture)
-    return tuple(row for name, kernels in by_session.items() if name in sessions for row in _optimised(capture, sessions[name], kernels))
+    return tuple(row for session, kernels in profiled_sessions(capture) for row in _optimised(capture, session, kernels))
 
 
 def _optimised(capture: Capture, session: Session, kernels: list[Kernel]) -> Iterator[Optimised]:
@@ -94,9 +92,7 @@ def own_nodes(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
 
 def fusions(capture: Capture) -> tuple[Fusion, ...]:
     """List what ONNX Runtime's rewrites changed in the profiled models; nodes that ran as they were have no row."""
-    sessions = sessions_by_id(capture)
-    by_session = kernels_by_session(capture)
-    return tuple(row for name, kernels in by_session.items() if name in sessions for row in _of_session(capture, sessions[name], kernels))
+    return tuple(row for session, kernels in profiled_sessions(capture) for row in _of_session(capture, session, kernels))
 
 
 def _of_session(capture: Capture, session: Session, kernels: list[Kernel]) -> Iterator[Fusion]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ortlens.analysis.identity import nodes_of
-from ortlens.analysis.index import graph_by_session, kernels_by_session, nodes_by_name, sessions_by_id
+from ortlens.analysis.index import graph_by_session, nodes_by_name, profiled_sessions
 from ortlens.trace.records import OUTSIDE, column, same
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
     Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
     measures for sessions that `is_worth_comparing`.
     """
-    sessions = sessions_by_id(capture)
-    rows = (_of_session(capture, sessions[name], kernels) for name, kernels in kernels_by_session(capture).items() if name in sessions)
+    rows = (_of_session(capture, session, kernels) for session, kernels in profiled_sessions(capture))
     return tuple(itertools.chain.from_iterable(rows))
 
 

@@ -29,7 +29,7 @@ from ortlens.backend.runtime.session import ModelRefused, ProviderNotLoaded
 from ortlens.errors import SessionError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch.fx
 
@@ -96,10 +96,6 @@ class PlannedGraph:
         """Map FX names of parameters and buffers to their names in a deployed model and the tensors of the first call (fake before it)."""
         names, weights = self.outer_input_names(), self._weight_nodes()
         return {node.name: (names[place], self._weights.get(node.name, node.meta.get("val"))) for place, node in weights.items()}
-
-    def note_weights(self, args: Sequence[Any]) -> None:
-        """Keep the tensors of parameters and buffers among the inputs, for a deployed model."""
-        self._weights = {node.name: args[place] for place, node in self._weight_nodes().items()}
 
     def _weight_nodes(self) -> dict[int, torch.fx.Node]:
         return {place: node for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
@@ -203,7 +199,7 @@ class CompiledGraph(PlannedGraph):
         if reporter is not None:
             log = reporter.eager_log(program.eager_nodes(self.plan))
             reporter.amend_phases(self.phases)
-        self.note_weights(args)
+        self._weights = {node.name: args[place] for place, node in self._weight_nodes().items()}  # for a deployed model
         self.run, self._runs_program = self._program(log), True
         whole_graph.store(self)
 

@@ -37,15 +37,11 @@ if TYPE_CHECKING:
 
 def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
     """Compute the key of a whole graph; None with symbolic sizes, subclasses, dumps, errors to be raised, or without a fingerprint."""
-    plain = all(isinstance(value, torch.Tensor) and not _torch.is_wrapper(value) and not _is_dynamic(value) for value in inputs)
+    plain = all(isinstance(value, torch.Tensor) and not _torch.is_wrapper(value) and not _torch.has_symbols(value) for value in inputs)
     if not plain or not inputs or dump_prefix(options) or options.on_error == "raise":
         return None
     settings = (options.export_options, options.min_partition_nodes, options.freeze_weights, options.upcast, state_text())
     return key_of("whole graph", module, *settings, inputs=inputs)
-
-
-def _is_dynamic(value: torch.Tensor) -> bool:
-    return any(_torch.is_symbolic(size) for size in (*value.shape, *value.stride()))
 
 
 def store(graph: PlannedGraph) -> None:

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens._files import write_file
-from ortlens.errors import UsageError
+from ortlens._files import write_asked
+from ortlens._process import with_value
 from ortlens.job.options import Parser, add_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import TypeAlias
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - what add_subparsers returns, by no public name
@@ -74,14 +74,9 @@ _VERSION = 1  # of what `--json` prints
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
-@contextlib.contextmanager
-def quietly(*, is_quiet: bool) -> Iterator[None]:
+def quietly(*, is_quiet: bool) -> contextlib.AbstractContextManager[None]:
     """Print nothing but errors and JSON meanwhile, if that was asked for."""
-    token = _QUIET.set(is_quiet)
-    try:
-        yield
-    finally:
-        _QUIET.reset(token)
+    return with_value(_QUIET, is_quiet)
 
 
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
@@ -166,11 +161,9 @@ def recommended(capture: Capture) -> dict[str, object]:
 def write_text(path: Path, text: str) -> None:
     """Write a file that was asked for, and say on stderr where it is."""
     path = path.expanduser()
-    try:
+    with contextlib.suppress(OSError):  # of which writing says more
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, text.encode("utf-8", "backslashreplace"))
-    except OSError as err:
-        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
+    write_asked(path, text.encode("utf-8", "backslashreplace"), "the answer")
     print_note(f"Written to {path}")
 
 

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print, and complete in a shell. Only `main` turns errors into exit codes."""
+"""The command line: parse, call, print. Only `main` turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -9,27 +9,15 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
+from ortlens._versions import require
 from ortlens.cli import captures, explain, run, studies
-from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Command, print_error, print_text, quietly
-from ortlens.errors import OrtLensError, UsageError
-from ortlens.job.options import OneOf, Parser, near_hint
+from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, print_error, quietly
+from ortlens.errors import OrtLensError, UsageError, near_hint
+from ortlens.job.options import OneOf, Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from ortlens.cli.commands import Commands
-
-COMPLETION = Command(
-    name="completion",
-    text="Print a script that completes commands and options of ortlens in your shell.",
-    run=lambda options: print_text(_completion_script(options.shell, _commands_in(parser()))),
-    asks="How does my shell complete commands and options?",
-    examples="""
-        ortlens completion bash > ~/.local/share/bash-completion/completions/ortlens
-        source <(ortlens completion zsh)  # in ~/.zshrc, after compinit
-        ortlens completion fish > ~/.config/fish/completions/ortlens.fish
-    """,
-)
 _COMMANDS = (
     explain.DEMO,
     run.RUN,
@@ -45,7 +33,6 @@ _COMMANDS = (
     studies.SURVEY,
     studies.BISECT,
     explain.DOCTOR,
-    COMPLETION,
 )
 """The commands, in the order of the help."""
 
@@ -68,6 +55,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return an exit code. An error is one message on stderr, with ORTLENS_DEBUG=1 the traceback too."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may come next, through `argcomplete`, which ends the process
+        require("argcomplete", "completion").autocomplete(parser(), always_complete_options=False, default_completer=_names)
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)
@@ -83,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as err:  # noqa: BLE001 - the last line of the front end: a user gets a sentence, not a stack
         return _fail(f"unexpected {type(err).__name__}: {err}. Set ORTLENS_DEBUG=1 to see where, and please report it.")
     return code
+
+
+def _names(action: argparse.Action, **_: object) -> Sequence[str]:
+    """List the names that an argument takes; where there are none, a shell completes files."""
+    return action.type.names if isinstance(action.type, OneOf) else ()
 
 
 def _run(arguments: list[str]) -> int:
@@ -114,11 +108,8 @@ def _refuse(word: str, name: str, command: argparse.ArgumentParser) -> NoReturn:
 
 def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Map the name of each command of a parser, in order, to the command's own parser."""
-    return dict(_commands_in(top).choices)
-
-
-def _commands_in(top: argparse.ArgumentParser) -> Commands:
-    return next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse offers no other way
+    listed = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse offers no other way
+    return dict(listed.choices)
 
 
 def _fail(message: str) -> int:
@@ -126,60 +117,3 @@ def _fail(message: str) -> int:
         traceback.print_exc()
     print_error(f"ortlens: {message}")
     return EXIT_USAGE
-
-
-_BASH = """\
-_ortlens() {{
-  local choices= cur=${{COMP_WORDS[COMP_CWORD]}}
-  case "$COMP_CWORD:${{COMP_WORDS[1]}}:${{COMP_WORDS[COMP_CWORD-1]}}:$cur" in
-    1:*) choices="{commands}" ;;
-{cases}
-  esac
-  COMPREPLY=($(compgen -W "$choices" -- "$cur"))
-}}
-complete -o default -F _ortlens ortlens"""
-_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-
-
-def _completion_script(shell: str, commands: Commands) -> str:
-    """Write the script that completes commands and their options in a shell."""
-    parsers: dict[str, argparse.ArgumentParser] = dict(commands.choices)
-    if shell == "fish":
-        texts = {action.dest: action.help or "" for action in commands._choices_actions}  # noqa: SLF001 - the help of commands has no public name
-        return "\n".join(_fish(parsers, texts))
-    script = _BASH.format(commands=" ".join(parsers), cases="\n".join(_cases(parsers)))
-    return _ZSH + script if shell == "zsh" else script
-
-
-def _cases(parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    for name, parser in parsers.items():
-        for action in _options_of(parser):
-            if values := _values(action):
-                yield f'    *:{name}:{action.option_strings[-1]}:*) choices="{values}" ;;'
-        yield f'    *:{name}:*:-*) choices="{" ".join(text for action in _options_of(parser) for text in action.option_strings)}" ;;'
-        for values in filter(None, map(_values, parser._get_positional_actions())):  # noqa: SLF001 - as below
-            yield f'    *:{name}:*) choices="{values}" ;;'
-
-
-def _fish(parsers: dict[str, argparse.ArgumentParser], texts: dict[str, str]) -> Iterator[str]:
-    for name, parser in parsers.items():
-        yield f"complete -c ortlens -n __fish_use_subcommand -f -a {name} -d {_quoted(texts[name])}"
-        for values in filter(None, map(_values, parser._get_positional_actions())):  # noqa: SLF001 - as below
-            yield f"complete -c ortlens -n '__fish_seen_subcommand_from {name}' -f -a {_quoted(values)}"
-        for action in _options_of(parser):
-            spelled = " ".join(f"-l {text[2:]}" if text.startswith("--") else f"-s {text[1:]}" for text in action.option_strings)
-            values = f" -x -a {_quoted(_values(action))}" if _values(action) else " -r" if action.nargs != 0 else ""
-            yield f"complete -c ortlens -n '__fish_seen_subcommand_from {name}' {spelled}{values} -d {_quoted(action.help or '')}"
-
-
-def _options_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - argparse offers no other way
-
-
-def _values(action: argparse.Action) -> str:
-    return " ".join(action.type.names if isinstance(action.type, OneOf) else map(str, action.choices or ()))
-
-
-def _quoted(text: str) -> str:
-    plain = text.replace(" (default: %(default)s)", "").replace("%%", "%").replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{plain}'"

@@ -13,7 +13,7 @@ from ortlens.views.wording import COMMAND
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
@@ -165,16 +165,10 @@ def write_outputs(request: Request, view: CaptureView, *, title: str | None = No
     lines: list[str] = []
     errors: list[Exception] = []
     for words, write in steps:
-        with _kept(errors):
+        try:
             lines.append(f"{words} {write()}")
+        except (OrtLensError, OSError) as err:
+            errors.append(err)
     if errors:
         raise OrtLensError("; ".join([*map(str, errors), *lines])) from errors[0]
     return lines
-
-
-@contextlib.contextmanager
-def _kept(errors: list[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except (OrtLensError, OSError) as err:
-        errors.append(err)

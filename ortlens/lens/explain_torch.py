@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import time
 import traceback
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from ortlens.analysis.timing import graph_times
 from ortlens.backend.basis.ab_timing import no_wait, waiting_for
 from ortlens.backend.basis.provenance import StackFrame, innermost
 from ortlens.backend.freeze.frozen import Frozen
-from ortlens.backend.observed import graphs_of, provider_of
+from ortlens.backend.observed import graphs_of, in_all, provider_of
 from ortlens.errors import UsageError
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
@@ -256,12 +257,12 @@ class Generating:
 
     def compiled(self, *args: Any, **kwargs: Any) -> Any:
         """Call `generate` with the model compiled."""
-        with _in_place(self._fast):
+        with in_all(itertools.starmap(_torch.forward_as, self._fast)):
             return self._generate(*args, **kwargs)
 
     def uncompiled(self, *args: Any, **kwargs: Any) -> Any:
         """Call `generate` with the model as it is."""
-        with _in_place(self._plain):
+        with in_all(itertools.starmap(_torch.forward_as, self._plain)):
             return self._generate(*args, **kwargs)
 
     def _clocked(self, forward: Callable[..., Any], is_encoder: bool) -> Callable[..., Any]:  # noqa: FBT001 - `map` passes it by place
@@ -293,21 +294,6 @@ def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
         return [model]
     encoder = getattr(model, "get_encoder", lambda: None)()
     return [model, encoder] if isinstance(encoder, torch.nn.Module) and encoder is not model else [model]
-
-
-@contextlib.contextmanager
-def _in_place(forwards: list[tuple[torch.nn.Module, Callable[..., Any]]]) -> Iterator[None]:
-    before = [(module, module.__dict__.get("forward")) for module, _ in forwards]
-    for module, forward in forwards:
-        module.forward = forward  # as users do who compile a model in place
-    try:
-        yield
-    finally:
-        for module, own in before:
-            if own is None:
-                del module.forward
-            else:
-                module.forward = own
 
 
 def _values(result: object) -> Iterable[Any]:

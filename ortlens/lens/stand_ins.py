@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens._process import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,21 +33,18 @@ def fake(tensor: torch.Tensor, mode: Any, device: torch.device | None) -> torch.
 @contextlib.contextmanager
 def fake_weights(modules: Iterable[torch.nn.Module], mode: Any, device: torch.device | None) -> Iterator[None]:
     """Replace the modules' own weights on the meta device, or all not on the given one, by fake tensors; tied weights stay tied."""
-    replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+    elsewhere: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
     stand_ins: dict[int, torch.Tensor] = {}
     for owner in modules:
         named = (owner.named_parameters, owner.named_buffers)
         for name, tensor in (pair for each in named for pair in each(recurse=False, remove_duplicate=False)):
             if _is_elsewhere(tensor, device):
-                replaced.append((owner, name, tensor))
+                elsewhere.append((owner, name, tensor))
                 stand_ins.setdefault(id(tensor), _stand_in(tensor, mode, device))
-    try:
-        for owner, name, tensor in replaced:
-            setattr(owner, name, stand_ins[id(tensor)])
+    with contextlib.ExitStack() as stack:
+        for owner, name, tensor in elsewhere:
+            stack.enter_context(replaced(owner, name, stand_ins[id(tensor)]))
         yield
-    finally:
-        for owner, name, tensor in replaced:
-            setattr(owner, name, tensor)
 
 
 def _is_elsewhere(tensor: torch.Tensor, device: torch.device | None) -> bool:

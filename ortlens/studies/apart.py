@@ -97,20 +97,15 @@ def run_in_subprocess(  # noqa: PLR0913 - how it runs, each by name
     log = _Tail(process)
     try:
         with contextlib.suppress(OSError):  # it may end before it has read all
-            _send(process, order)
+            if process.stdin is not None:  # which stays open: its end tells the process that this one is gone
+                process.stdin.write(len(order).to_bytes(8, "big") + order)
+                process.stdin.flush()
         over, peak = _waited(process, limits, stop)
     finally:
         _kill_all(process)
         text = log.text()
     status, reason, value = _judged(process.returncode, over, folder, limits, text)
     return ProcessResult(status=status, reason=reason, value=value, log=text, wall_ns=time.monotonic_ns() - began, peak_bytes=peak)
-
-
-def _send(process: subprocess.Popen[bytes], order: bytes) -> None:
-    """Write an order; the stream stays open, since its end tells the process that this one is gone."""
-    if process.stdin is not None:
-        process.stdin.write(len(order).to_bytes(8, "big") + order)
-        process.stdin.flush()
 
 
 def _waited(

@@ -319,8 +319,6 @@ def _checked_header(header: bytes) -> bytes:
     if header in (HEADER, SAVED):
         return header
     ours = f"ortlens {version_of('ortlens') or 'unknown'} reads journals of version {r.SCHEMA_VERSION}"
-    if header.startswith(b"PK"):
-        raise CaptureError(f"this is a zip file, as earlier versions of ortlens saved captures; {ours}: record it again")
     match = _HEADER.match(header)
     if match is None:
         raise CaptureError("this is no capture, and no journal")

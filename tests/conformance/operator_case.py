@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 import ortlens
 from ortlens import Lens
 from ortlens.trace.records import Capture
-from tests.integration.against_eager import SEED, assert_same, twin
+from tests.integration.against_eager import assert_same_call, twin
 
 _CHECKS = "aten._assert_"  # of values and sizes that depend on data
 
@@ -106,7 +106,7 @@ def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
     # Sizes that are equal by chance stay sizes of their own.
     with torch.no_grad(), torch._dynamo.config.patch(**given.config), shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]  # torch adds it when it is imported
         for args in calls:
-            _compare(compiled, given.function, args, given.atol)
+            assert_same_call(compiled, given.function, args, atol=given.atol)
     return lens.captured()
 
 
@@ -122,17 +122,8 @@ def exported_like_eager(given: OpCase) -> Capture:
             lenses.append(ortlens.explain(program, calls=1)(*args))
             return lenses[-1].result
 
-        _compare(call, function, given.args, given.atol)
+        assert_same_call(call, function, given.args, atol=given.atol)
     return lenses[0].captured()
-
-
-def _compare(ours: Callable[..., Any], theirs: Callable[..., Any], args: tuple[Any, ...], atol: float) -> None:
-    mine, reference = pytree.tree_map(twin, args), pytree.tree_map(twin, args)
-    torch.manual_seed(SEED)
-    expected = theirs(*reference)
-    torch.manual_seed(SEED)
-    assert_same(ours(*mine), expected, atol=atol)
-    assert_same(mine, reference, atol=atol)
 
 
 def stays_of(capture: Capture) -> Stays:

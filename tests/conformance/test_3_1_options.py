@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,10 @@ import ortlens
 from ortlens import ExportOptions, Lens, OrtBackend, OrtBackendOptions, UsageError
 from ortlens.backend.runtime import devices
 
+pytestmark = pytest.mark.usefixtures("own_instances")
 X = torch.linspace(-1, 1, 6)
 CPU, CUDA, MAIA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "MAIAExecutionProvider", "OpenVINOExecutionProvider"
 STAYS = "prims.bessel_j0.default"
-
-
-@pytest.fixture(autouse=True)
-def _own_instances() -> Iterator[None]:
-    OrtBackend.clear_cached_instances()
-    yield
-    OrtBackend.clear_cached_instances()
 
 
 @pytest.fixture
@@ -248,8 +241,11 @@ def test_3_1_mapping_or_dataclass_everywhere() -> None:
         torch.compile(two_pieces, backend=ortlens.torch_compile_backend, options=options)(X)
         lenses = [run(mapping), run(options), ortlens.explain(two_pieces, options=options, calls=1)(X)]
     assert OrtBackend(mapping).options == OrtBackend(options).options == options
-    assert [backend.options for backend in OrtBackend.get_cached_instances()] == [options]
-    assert all("too_small" in lens.fallbacks.reason_code.tolist() for lens in lenses)
+    assert [backend.options for backend in OrtBackend.get_cached_instances()] == [options], "none made by hand"
+    lens = Lens()  # with the options of torch.compile
+    with torch.no_grad():
+        torch.compile(two_pieces, backend=lens, options=mapping)(X)
+    assert all("too_small" in lens.fallbacks.reason_code.tolist() for lens in (*lenses, lens))
     with pytest.raises(dataclasses.FrozenInstanceError):
         OrtBackendOptions().min_partition_nodes = 3  # type: ignore[misc]  # the mistake under test
 

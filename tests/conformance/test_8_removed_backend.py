@@ -15,16 +15,11 @@ from torch import nn
 
 from ortlens import Lens
 from ortlens.backend.runtime import devices
-from ortlens.trace.records import Capture
 from tests.conformance.operator_case import r
-from tests.integration.against_eager import same_as_eager
+from tests.integration.against_eager import same_as_eager, sessions_per_partition
 from tests.integration.test_breaks import outermost
 
 BATCHES = (3, 5, 8, 2)
-
-
-def sessions_per_partition(capture: Capture) -> list[int]:
-    return [sum(session.partition_id == part.partition_id for session in capture.sessions) for part in capture.partitions]
 
 
 def train_both(model: nn.Module, batches: list[tuple[Any, ...]], loss_of: Callable[[Any], torch.Tensor]) -> Lens:

@@ -13,7 +13,7 @@ import onnx
 
 import ortlens
 from ortlens.errors import OrtLensError
-from tests.hostile.mutations import BYTES, LONGEST_S, Verdict
+from tests.hostile.mutations import LONGEST_S, Verdict, changed_anywhere
 from tests.sweep import rows_of_each, say_row
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "onnx"
@@ -41,11 +41,7 @@ def mutated_model(known: list[bytes], chance: random.Random) -> bytes:
             with contextlib.suppress(ValueError):  # a number that the field cannot hold
                 _odd_field(model, chance)
         return bytes(model.SerializeToString())
-    changed = bytearray(original)
-    for _ in range(chance.choice((1, 1, 3))):
-        if changed:
-            chance.choice(BYTES)(changed, chance)
-    return bytes(changed)
+    return changed_anywhere(original, chance)
 
 
 def _odd_field(message: Any, chance: random.Random) -> None:  # noqa: ANN401 - any message of protobuf

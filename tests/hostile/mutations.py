@@ -108,11 +108,16 @@ def mutated(data: bytes, chance: random.Random) -> tuple[bytes, bool]:
     """Damage a file."""
     if chance.random() < 0.5:
         return _forged(data, chance), True
+    return changed_anywhere(data, chance), False
+
+
+def changed_anywhere(data: bytes, chance: random.Random) -> bytes:
+    """Change bytes up to three times."""
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 3))):
         if changed:
             chance.choice(BYTES)(changed, chance)
-    return bytes(changed), False
+    return bytes(changed)
 
 
 def verdict_of(number: int, known: list[bytes], path: Path) -> Verdict:

@@ -58,13 +58,22 @@ def same_as_eager(
     compiled = torch.compile(function, backend=lens, dynamic=dynamic)
     with torch.set_grad_enabled(grad):
         for args in calls:
-            ours, theirs = [twin(arg) for arg in args], [twin(arg) for arg in args]
-            torch.manual_seed(SEED)
-            expected = function(*theirs)
-            torch.manual_seed(SEED)
-            assert_same(compiled(*ours), expected, atol=atol)
-            assert_same(ours, theirs, atol=atol)
+            assert_same_call(compiled, function, args, atol=atol)
     return lens.captured()
+
+
+def assert_same_call(ours: Callable[..., Any], theirs: Callable[..., Any], args: Sequence[Any], *, atol: float) -> None:
+    """Equal results and arguments after a call with the same arguments and random numbers."""
+    mine, reference = pytree.tree_map(twin, args), pytree.tree_map(twin, args)
+    torch.manual_seed(SEED)
+    expected = theirs(*reference)
+    torch.manual_seed(SEED)
+    assert_same(ours(*mine), expected, atol=atol)
+    assert_same(mine, reference, atol=atol)
+
+
+def sessions_per_partition(capture: Capture) -> list[int]:
+    return [sum(session.partition_id == part.partition_id for session in capture.sessions) for part in capture.partitions]
 
 
 def sessions_tried(patch: pytest.MonkeyPatch) -> list[SessionConfig]:

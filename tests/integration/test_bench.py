@@ -73,15 +73,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert len(ortlens.load("b.ortlens").partitions) == 1
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out.startswith("way         call  ratio  ratio_low  ratio_high")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["torch:sin", "--input", "f33[2]"], "unknown dtype"),
-        (["torch:sin", "--seconds", "0"], "is not a time in seconds"),
-    ],
-)
-def test_a_wrong_command_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", *arguments]) == 2
-    assert message in capsys.readouterr().err

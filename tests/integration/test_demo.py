@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ortlens import cli, demo
+from ortlens import demo
 from ortlens.analysis.answers.overview import graph_rows
 from ortlens.analysis.coverage import coverage_of
 from ortlens.demo import run_demo
-from ortlens.trace import store
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +66,3 @@ def test_graphs_partitions_sessions_and_ledger_of_the_demo(result: demo.DemoResu
     assert all(session.total_ns > 0 for session in shown.sessions)
     assert sum(part.share for part in shown.ledger) == pytest.approx(1.0)
     assert {part.part for part in shown.ledger} == {"guards", "bind", "run", "output", "eager", "residual"}
-
-
-def test_the_command_prints_the_verdict_the_summary_and_what_is_next(
-    result: demo.DemoResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(demo, "run_demo", lambda: result)
-    path = tmp_path / "demo.ortlens"
-    assert cli.main(["demo", "--save", str(path)]) == 0
-    out = capsys.readouterr().out
-    for fact in ("Results match", "demo.py:", "aten._linalg_svd.default", "want_logits == False", "ortlens.explain"):
-        assert fact in out
-    assert max(map(len, out.replace(str(path), "demo.ortlens").split("\n"))) <= 100
-    assert len(store.load(path).sessions) == 4

@@ -9,8 +9,7 @@ import torch
 
 from ortlens import Lens
 from ortlens.backend.runtime import runner
-from ortlens.trace.records import Capture
-from tests.integration.against_eager import same_as_eager
+from tests.integration.against_eager import same_as_eager, sessions_per_partition
 
 SIZES = (6, 8, 10, 64)  # none makes a matrix of two columns square, for which torch 2.15 compiles again
 
@@ -49,17 +48,13 @@ def _vectors(*sizes: int) -> list[tuple[torch.Tensor]]:
     return [(torch.randn(size, generator=generator),) for size in sizes]
 
 
-def _sessions_per_partition(capture: Capture) -> list[int]:
-    return [sum(s.partition_id == p.partition_id for s in capture.sessions) for p in capture.partitions]
-
-
 @pytest.mark.parametrize(("name", "preallocate"), [("all", False), ("two_pieces", True)])
 def test_one_session_serves_all_sizes(*, name: str, preallocate: bool) -> None:
     capture = same_as_eager(GRAPHS[name], *_vectors(*SIZES), dynamic=True, options={"preallocate_output": preallocate})
     (graph,) = capture.graphs
     assert graph.dynamic_shapes
     assert graph.partition_count
-    assert _sessions_per_partition(capture) == [1] * graph.partition_count
+    assert sessions_per_partition(capture) == [1] * graph.partition_count
     assert [session.calls for session in capture.sessions] == [len(SIZES)] * graph.partition_count
     assert not capture.recompiles
     assert not capture.findings

@@ -4,7 +4,6 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,7 @@ from torch import nn
 
 from ortlens import ExportOptions, Lens, OrtBackend, OrtBackendOptions, UsageError
 
-
-@pytest.fixture(autouse=True)
-def _own_instances() -> Iterator[None]:
-    OrtBackend.clear_cached_instances()
-    yield
-    OrtBackend.clear_cached_instances()
-
-
+pytestmark = pytest.mark.usefixtures("own_instances")
 X = torch.linspace(-1, 1, 6)
 
 
@@ -44,16 +36,6 @@ from ortlens import OrtBackend
 print(backend.execution_count, {"onnxrt", "ortlens"} <= {*torch.compiler.list_backends()})
 """
     assert run_python(program).split() == ["2", "True"]
-
-
-def test_options_of_torch_compile_reach_a_lens_and_unknown_ones_are_refused() -> None:
-    lens = Lens()
-    compiled = torch.compile(two_pieces, backend=lens, options={"min_partition_nodes": 2})
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(X), two_pieces(X))
-    assert "too_small" in lens.fallbacks.reason_code.tolist()
-    with pytest.raises(UsageError, match=r"min_partition_node.*did you mean 'min_partition_nodes'.*dump_path"):
-        Lens(options={"min_partition_node": 2})
 
 
 def test_dumped_files_are_numbered_over_all_models_of_a_prefix_and_one_made_again_is_not_dumped_again(tmp_path: Path) -> None:
@@ -172,8 +154,3 @@ def test_equal_options_share_one_instance() -> None:
     kept = instance({"pre_ort_model_transforms": transforms})
     transforms.append(len)
     assert instance({"pre_ort_model_transforms": [len]}) is not kept, "what was passed was changed, and not what is kept"
-
-
-def test_a_backend_made_by_hand_is_not_kept() -> None:
-    OrtBackend({"min_partition_nodes": 2})
-    assert OrtBackend.get_cached_instances() == ()

@@ -47,11 +47,11 @@ def test_no_file_is_named_for_want_of_a_name() -> None:
 def test_one_install_brings_every_feature() -> None:
     declared = {re.split(r"[<>=]", item, maxsplit=1)[0] for item in SETTINGS["project"]["dependencies"]}
     assert {name for names in doctor.FEATURES.values() for name in names} - declared == set()
-    # Nothing may hide behind an extra again, but what few need: a cluster, which a laptop has not. The other
-    # names are kept for old install lines alone.
+    # Nothing may hide behind an extra again, but what few need: a cluster, which a laptop has not, and completion in
+    # shells. The other names are kept for old install lines alone.
     extras = SETTINGS["project"]["optional-dependencies"]
     needed = {name: [re.split(r"[<>=]", item, maxsplit=1)[0] for item in items] for name, items in extras.items()}
-    assert needed == {"dask": ["distributed"], "notebook": [], "report": [], "weights": [], "all": []}
+    assert needed == {"completion": ["argcomplete"], "dask": ["distributed"], "notebook": [], "report": [], "weights": [], "all": []}
 
 
 def test_constraints_pin_everything_that_is_declared_and_hold_nothing_else() -> None:

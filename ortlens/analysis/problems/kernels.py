@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common, profiled_sessions, runs_per_call
+from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common, runs_per_call
 from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.identity import nodes_of
-from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph
+from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, profiled_sessions
 from ortlens.analysis.ledger import time_base
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.catalogue import refusal_words, remedy

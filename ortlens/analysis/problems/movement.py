@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.costs import entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
+from ortlens.analysis.costs import entries_per_call, kernel_ns, run_times, whole_by_graph
 from ortlens.analysis.coverage import compiled_graphs
-from ortlens.analysis.index import graph_by_partition, nodes_by_graph, nodes_by_partition, sessions_by_partition
+from ortlens.analysis.index import graph_by_partition, nodes_by_graph, nodes_by_partition, profiled_sessions, sessions_by_partition
 from ortlens.analysis.ledger import time_base
 from ortlens.analysis.memory import call_memory
 from ortlens.analysis.problems.catalogue import remedy

@@ -61,7 +61,7 @@ def strides_like(meta: torch.Tensor, sizes: Sequence[int]) -> tuple[int, ...] | 
     order = tuple(range(len(sizes))) if is_contiguous(meta) else memory_order(meta)
     if order is not None:
         return tuple(strides_in(order, sizes))
-    return None if any(_torch.is_symbolic(number) for number in (*meta.shape, *meta.stride())) else tuple(meta.stride())
+    return None if _torch.has_symbols(meta) else tuple(meta.stride())
 
 
 def is_contiguous(value: object) -> bool:

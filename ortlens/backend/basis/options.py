@@ -174,7 +174,9 @@ def _from_mapping(kind: type[_T], given: object, what: str) -> _T:
     valid = [field.name for field in dataclasses.fields(kind)]
     unknown = [name for name in given if name not in valid]
     if unknown:
-        raise UsageError(_unknown_message(unknown, valid))
+        guesses = {name: difflib.get_close_matches(str(name), valid, n=1) for name in unknown}
+        said = ", ".join(f"{name!r}" + (f" (did you mean {guess[0]!r}?)" if guess else "") for name, guess in guesses.items())
+        raise UsageError(f"unknown option{'s' if len(unknown) > 1 else ''} {said}; valid options are: {', '.join(valid)}")
     return kind(**given)
 
 
@@ -232,12 +234,6 @@ def _check(options: ExportOptions | OrtBackendOptions) -> None:
         value = getattr(options, name, None)
         if hasattr(options, name) and not is_valid(value):
             raise UsageError(f"option {name!r} is {value!r}; it must be {wanted}")
-
-
-def _unknown_message(unknown: Sequence[object], valid: Sequence[str]) -> str:
-    guesses = {name: difflib.get_close_matches(str(name), valid, n=1) for name in unknown}
-    said = ", ".join(f"{name!r}" + (f" (did you mean {guess[0]!r}?)" if guess else "") for name, guess in guesses.items())
-    return f"unknown option{'s' if len(unknown) > 1 else ''} {said}; valid options are: {', '.join(valid)}"
 
 
 _lock = threading.Lock()

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens._process import with_value
 from ortlens._shell import no_progress
 from ortlens.backend.basis import dtypes
 from ortlens.backend.basis.dtypes import LIMITS, int_range
@@ -140,19 +141,19 @@ class _Converter:
             kwargs["dtype"] = -1  # the default of onnxscript's functions
         if _takes_another_default(node) and kwargs.get("dtype", -1) == -1:
             kwargs["dtype"] = ir.DataType(dtypes.element_types()[node.meta["val"].dtype].onnx)
-        computed_on = basics.device_type.set(_device_type(node))
-        try:
+        with with_value(basics.device_type, _device_type(node)):
             outputs, nodes, functions = self._recorder.call(function, args, kwargs)
-        finally:
-            basics.device_type.reset(computed_on)
-        if not isinstance(outputs, Sequence) and _returns_several(node):
+        if not isinstance(outputs, Sequence) and len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1:
             outputs = [outputs]  # the function returns only the first; `support` has checked that no other is used
         outputs = _checked_outputs(node, function, outputs)
         _name_nodes(nodes, node.name, origin=node.name)
         self.model.graph.extend(nodes)
         for identifier, function_made in functions.items():
             if identifier not in self.model.functions:
-                self.model.functions[identifier] = _ir_function(function_made)
+                is_ir = isinstance(function_made, ir.Function)
+                self.model.functions[identifier] = (
+                    function_made if is_ir else ir.serde.deserialize_function(function_made.to_function_proto())
+                )
         self._name_outputs(node, outputs)
 
     def _name_outputs(self, node: torch.fx.Node, outputs: Any) -> None:
@@ -280,10 +281,6 @@ def _takes_another_default(node: torch.fx.Node) -> bool:
     return takes and not any(isinstance(source.meta.get("val"), torch.Tensor) for source in node.all_input_nodes)
 
 
-def _returns_several(node: torch.fx.Node) -> bool:
-    return len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1
-
-
 def _checked_outputs(node: torch.fx.Node, function: Any, outputs: Any) -> Any:
     """Check what a function returned for a node: one value for one tensor, else at least as many as are read."""
     if not isinstance(outputs, Sequence):
@@ -306,12 +303,6 @@ def _places_read(node: torch.fx.Node) -> frozenset[int] | None:
     if any(user.target is not operator.getitem for user in users):
         return None
     return frozenset(user.args[1] for user in users if isinstance(user.args[1], int))
-
-
-def _ir_function(function: Any) -> ir.Function:
-    if isinstance(function, ir.Function):
-        return function
-    return ir.serde.deserialize_function(function.to_function_proto())
 
 
 def to_opset(model: ir.Model, version: int) -> ir.Model:

@@ -97,14 +97,10 @@ def write_in_place(
         views = _views_read(way, buffer)
         kept = _make_writes(way, readers, module.graph)
         written.update(dict.fromkeys((node.name for node in kept), WRITES) | dict.fromkeys(views, VIEWS))
-    _wait_for_checks(module.graph)
-    return written
-
-
-def _wait_for_checks(graph: torch.fx.Graph) -> None:
-    writes = [node for node in graph.nodes if read_before(node) is not None]
-    for write, before in checks.checks_before(writes, graph).items():
+    writes = [node for node in module.graph.nodes if read_before(node) is not None]
+    for write, before in checks.checks_before(writes, module.graph).items():
         write.meta[_READ_BEFORE] = tuple(dict.fromkeys((*write.meta[_READ_BEFORE], *before)))
+    return written
 
 
 def _make_writes(way: _Way, readers: Sequence[tuple[torch.fx.Node, ...]], graph: torch.fx.Graph) -> list[torch.fx.Node]:

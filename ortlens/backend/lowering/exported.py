@@ -115,7 +115,9 @@ def lower_program(
     """
     from ortlens.backend.operators.registry import decompositions_of_programs
 
-    _refuse_objects(program)
+    odd = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)]
+    if odd:
+        raise UsageError(f"the exported program takes script objects or effect tokens ({', '.join(odd)}), which ortlens cannot run")
     if (lost := _write_to_constant(program, said=False)) is not None:
         raise UsageError(lost)
     if (loop := unrolled(program.graph_module)) is not None:
@@ -353,9 +355,3 @@ def keys_of(spec: Any) -> Sequence[Any] | None:
 
 def _are_keys(keys: Any, count: int) -> bool:
     return isinstance(keys, (list, tuple)) and len(keys) == count and all(isinstance(key, (str, int)) for key in keys)
-
-
-def _refuse_objects(program: ExportedProgram) -> None:
-    odd = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)]
-    if odd:
-        raise UsageError(f"the exported program takes script objects or effect tokens ({', '.join(odd)}), which ortlens cannot run")

@@ -19,6 +19,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
+from ortlens._process import with_value
 from ortlens.backend.basis.memory_order import (
     FORMATS,
     inverse_order,
@@ -122,11 +123,8 @@ def _relaid(strides_of: Callable[..., Any], target: Any, further: Callable[..., 
 
 
 def _as_it_is(target: Any, *args: Any, **kwargs: Any) -> Any:
-    token = _WHOLE.set(target)
-    try:
+    with with_value(_WHOLE, target):
         return target(*args, **kwargs)
-    finally:
-        _WHOLE.reset(token)
 
 
 def _stays(*_: Any, **__: Any) -> Any:

@@ -240,7 +240,7 @@ def _is_symbolic(node: Any) -> bool:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return False
-    return any(_torch.is_symbolic(number) for number in (*value.shape, *value.stride(), value.storage_offset()))
+    return _torch.has_symbols(value) or _torch.is_symbolic(value.storage_offset())
 
 
 def _sizes_behind(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
@@ -270,15 +270,10 @@ def _returning(module: torch.fx.GraphModule, outputs: list[Any]) -> torch.fx.Gra
     graph.output(tuple(torch.fx.node.map_arg(node, copies.__getitem__) for node in outputs))
     made = torch.fx.GraphModule(module, graph)
     made.meta = dict(module.meta)
-    _erase_unread(graph)
-    return made
-
-
-def _erase_unread(graph: torch.fx.Graph) -> None:
-    """Erase the views that nothing reads any more; everything else stays, checks without a reader among them."""
-    for node in reversed(list(graph.nodes)):
+    for node in reversed(list(graph.nodes)):  # views that nothing reads any more; checks without a reader stay
         if node.op == "call_function" and not node.users and base_of(node) is not None:
             graph.erase_node(node)
+    return made
 
 
 def _views_module(

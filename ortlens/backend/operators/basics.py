@@ -8,7 +8,6 @@ all sizes, so there a symbolic one is taken for long.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import math
@@ -20,11 +19,13 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from ortlens import _torch
+from ortlens._process import with_value
 from ortlens.backend.basis import dtypes
 from ortlens.backend.operators.facts import FACTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
 
 FLOAT, UINT8, INT32, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 9, 10, 11, 16
@@ -247,14 +248,9 @@ def is_long(x: torch.Tensor, dims: Sequence[int]) -> bool:
     return is_more(count, LONG_IN_ROW if trailing else LONG)
 
 
-@contextlib.contextmanager
-def for_all_sizes() -> Iterator[None]:
+def for_all_sizes() -> AbstractContextManager[None]:
     """Decompose for whatever size comes, without guards: no other graph is made for a size that is not as in tracing."""
-    token = _SERVES_ALL_SIZES.set(True)
-    try:
-        yield
-    finally:
-        _SERVES_ALL_SIZES.reset(token)
+    return with_value(_SERVES_ALL_SIZES, value=True)
 
 
 def serves_all_sizes() -> bool:

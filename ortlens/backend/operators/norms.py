@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens._process import with_value
 from ortlens.backend.operators import basics, facts
 from ortlens.backend.operators.basics import count_of, is_long, op, reduced_dims
 from ortlens.backend.operators.facts import STAYS, Call, decomposes, torch_op
@@ -101,11 +102,8 @@ def _written_out(target: Any, *args: Any) -> Any:
     """Decompose a normalisation as PyTorch does, which takes the variance and the mean with `var_mean`."""
     if _has_mixed_types(*args):
         return STAYS
-    before = _normalises.set(True)
-    try:
+    with with_value(_normalises, value=True):
         return _torch.decomposition_of(target)(*args)
-    finally:
-        _normalises.reset(before)
 
 
 @decomposes(_BATCH_NORM_OF_TRAINING)

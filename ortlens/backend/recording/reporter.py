@@ -169,15 +169,17 @@ class GraphReporter:
         next_id = self.recorder.next_id
         ids = {runner: Identity(graph_id=self.graph_id, partition_id=next_id("p"), model_id=next_id("m")) for runner in runners}
         self.sessions = SessionReporter(self.recorder, ids, {node.name: name for node, name in weights.items()})
-        for runner in runners:
-            self._partition(runner)
+        for runner, identity in ids.items():
+            self.recorder.add(records.partition_record(identity, runner))
+            data, path = runner.model.SerializeToString(), f"models/{identity.model_id}.onnx"
+            self.recorder.attach(path, data)
+            self.recorder.add(records.model_record(identity, path, runner, data))
         origins = records.onnx_origins(runner.model for runner in runners)
         updated = frozenset(node for runner in runners for node in runner.factory.updated_in_place())
         for node in plan.verdicts:
             if kind_of(node) is not NodeKind.TUPLE:
                 self._node(plan, runners, node, origins, in_place=node in updated)
-        self._counts(plan, runners)
-        self._boundary(plan, weights, min_nodes)
+        self._counts(plan, runners, weights, min_nodes)
         self.amend_phases(phases)
 
     def identity(self, runner: PartitionRunner) -> Identity:
@@ -224,36 +226,25 @@ class GraphReporter:
         """Record a failure after which the results are still correct."""
         self.recorder.add(records.failure_finding(rule, title, error))
 
-    def _partition(self, runner: PartitionRunner) -> None:
-        identity = self.identity(runner)
-        self.recorder.add(records.partition_record(identity, runner))
-        data, path = runner.model.SerializeToString(), f"models/{identity.model_id}.onnx"
-        self.recorder.attach(path, data)
-        self.recorder.add(records.model_record(identity, path, runner, data))
-
     def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: records.Origins, *, in_place: bool) -> None:
-        runner = runners[plan.level[node]] if plan.in_partition(node) else _first_copy(runners, node)
+        copies = (runner for runner in runners if node in runner.partition.carried)
+        runner = runners[plan.level[node]] if plan.in_partition(node) else next(copies, None)
         partition_id = None if runner is None else self.identity(runner).partition_id
         self.recorder.add(records.node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins, in_place=in_place))
         if records.is_fallback(plan, node):
             self.recorder.add(records.fallback_record(self.graph_id, node, plan.verdicts[node]))
 
-    def _counts(self, plan: Plan, runners: list[PartitionRunner]) -> None:
+    def _counts(self, plan: Plan, runners: list[PartitionRunner], weights: Collection[torch.fx.Node], min_nodes: int) -> None:
         compute = [node for node in plan.verdicts if kind_of(node) is NodeKind.COMPUTE]
         self._compute = frozenset(node.name for node in compute)
         covered = sum(1 for node in compute if plan.in_partition(node))
-        placeholders = (node.meta.get("val") for node in plan.graph.nodes if node.op == "placeholder")
+        inputs = [node for node in plan.graph.nodes if node.op == "placeholder"]
         self._amend_graph(
             node_count=len(compute),
             partition_count=len(runners),
             fallback_count=sum(1 for node in plan.verdicts if records.is_fallback(plan, node)),
             coverage=covered / len(compute) if compute else None,
-            dynamic_shapes=any(records.is_dynamic(value) for value in placeholders),
-        )
-
-    def _boundary(self, plan: Plan, weights: Collection[torch.fx.Node], min_nodes: int) -> None:
-        inputs = [node for node in plan.graph.nodes if node.op == "placeholder"]
-        self._amend_graph(
+            dynamic_shapes=any(records.is_dynamic(node.meta.get("val")) for node in inputs),
             inputs=tuple(node.name for node in inputs),
             input_sizes=tuple(provenance.tensor_bytes(node.meta.get("val")) for node in inputs),
             weights=tuple(node.name for node in inputs if node in weights),
@@ -276,10 +267,6 @@ class GraphReporter:
 
     def _amend_graph(self, **changes: Any) -> None:
         self.recorder.amend(r.Graph, self.graph_id, **changes)
-
-
-def _first_copy(runners: list[PartitionRunner], node: torch.fx.Node) -> PartitionRunner | None:
-    return next((runner for runner in runners if node in runner.partition.carried), None)
 
 
 ARTIFACT = "ortlens_partitions"

@@ -131,7 +131,7 @@ class MemoryAssumptions:
         found: list[tuple[int, list[int] | None]] = []
         for leaf in self.value_layouts:
             meta = self._metas[leaf]
-            if self._same_start or not (is_contiguous(meta) or _is_static(meta)):
+            if self._same_start or not (is_contiguous(meta) or not _torch.has_symbols(meta)):
                 raise UsageError(
                     f"the place of {self._names[leaf]} in memory decides values; freeze with contiguous arguments, or of fixed sizes"
                 )
@@ -203,10 +203,6 @@ def _blocks_of(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[int,
 
 def _layout_of(leaves: Sequence[Any], which: Iterable[int]) -> Any:
     return tuple((leaf, leaves[leaf].shape, leaves[leaf].stride(), leaves[leaf].storage_offset()) for leaf in which)
-
-
-def _is_static(meta: torch.Tensor) -> bool:
-    return not any(_torch.is_symbolic(number) for number in (*meta.shape, *meta.stride()))
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:

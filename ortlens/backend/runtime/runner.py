@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.partitioning.plan import GraphPartition
     from ortlens.backend.runtime.session import SessionFactory, SessionInfo
     from ortlens.trace.records import SessionCause
@@ -135,7 +134,9 @@ class PartitionRunner:
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
         self._events, self._options = events, factory.options
-        self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(factory.options)
+        exported = factory.options.export_options
+        per_size = exported is not None and exported.dynamic_shapes is False  # each combination of sizes gets a session of its own
+        self._fixed_sizes = self.partition.has_symbolic_sizes and per_size
         self._prepared: OrderedDict[tuple[Any, ...], PreparedSession] = OrderedDict()  # by sizes if these are fixed; least recent first
         self._failures = Failures(sizes_vary=self.partition.has_symbolic_sizes)
         self._has_failed = False
@@ -319,11 +320,6 @@ class PartitionRunner:
     def _run_torch(self, *args: Any) -> tuple[Any, ...]:
         outputs: tuple[Any, ...] = self.partition.module(*args)
         return outputs
-
-
-def _is_per_size(options: OrtBackendOptions) -> bool:
-    """Tell whether each combination of sizes gets a session of its own."""
-    return options.export_options is not None and options.export_options.dynamic_shapes is False
 
 
 def count_of(counter: itertools.count[int]) -> int:

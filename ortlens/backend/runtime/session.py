@@ -64,7 +64,8 @@ class SessionConfig:
 
         Raise `ModelRefused` if ONNX Runtime rejects the model, `ProviderNotLoaded` if it has no provider for the device.
         """
-        disabled = [*unwanted_rewrites(self.model, self.providers), *_disabled_by_user(self.options), *without]
+        by_user = filter(None, _ort.config_entry(self.options, _DISABLED_ENTRY).split(";"))  # which names passed with the session replace
+        disabled = [*unwanted_rewrites(self.model, self.providers), *by_user, *without]
         try:
             with contextlib.nullcontext() if self.calls is None else _ort.quiet():
                 made = onnxruntime.InferenceSession(
@@ -86,11 +87,6 @@ def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.Session
         options.add_session_config_entry(*entry)
     choice.apply(options)
     return options
-
-
-def _disabled_by_user(options: onnxruntime.SessionOptions) -> list[str]:
-    """List the rewrites that the user's options disable: names passed with the session would replace these."""
-    return [name for name in _ort.config_entry(options, _DISABLED_ENTRY).split(";") if name]
 
 
 _DISABLED_ENTRY = "optimization.disable_specified_optimizers"

@@ -132,8 +132,7 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
         with progress("profiling", count * (repeats.most + 1), "run") as step:
             profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiles.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
-                waiting = _call_watched(targets, profiler, args, kwargs)
-                if not waiting:
+                if not _call_watched(targets, profiler, args, kwargs):
                     break
         present = _partitions(targets)
         for sitting in profiler.sittings.values():

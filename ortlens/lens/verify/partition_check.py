@@ -11,7 +11,6 @@ separately. Values are requested in groups of bounded size.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import onnxruntime
 import torch
 import torch.fx
 
+from ortlens._process import replaced
 from ortlens.backend.basis import provenance
 from ortlens.backend.basis.node_provenance import with_outputs
 from ortlens.backend.observed import WeightChanged
@@ -44,6 +44,7 @@ from ortlens.lens.verify.lockstep import NodeStep, maker_of, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     import onnx
 
@@ -265,14 +266,10 @@ def session_with(
 ) -> onnxruntime.InferenceSession:
     """Create a session beside the one that runs, with its level and model unless others are given; LookupError if PyTorch runs it."""
 
-    @contextlib.contextmanager
-    def at_level(options: onnxruntime.SessionOptions) -> Iterator[None]:
-        before = options.graph_optimization_level
-        options.graph_optimization_level = before if level is None else getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
-        try:
-            yield
-        finally:
-            options.graph_optimization_level = before
+    def at_level(options: onnxruntime.SessionOptions) -> AbstractContextManager[None]:
+        name = "graph_optimization_level"
+        chosen = getattr(options, name) if level is None else getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
+        return replaced(options, name, chosen)
 
     twin = partition.twin(args, at_level, model=model, without=without)
     if twin is None:

@@ -91,7 +91,6 @@ DAMAGED: dict[str, tuple[Damage, str]] = {
     "a byte that was changed": (lambda good: good[:400] + bytes([good[400] ^ 1]) + good[401:], "damaged, or cut off, after"),
     "a pickle": (lambda _: b"cos\nsystem\n(S'touch evil'\ntR.", "this is no capture, and no journal"),
     "nothing": (lambda _: b"", "this is no capture, and no journal"),
-    "a zip": (lambda _: b"PK\3\4" + bytes(100), "earlier versions of ortlens saved captures; .*: record it again"),
     "an older version": (lambda good: good.replace(b"capture 3", b"capture 2", 1), "its version is 2; .* record it again"),
     "a newer version": (lambda good: good.replace(b"capture 3", b"capture 9", 1), "its version is 9; .* upgrade ortlens"),
     "deep JSON": (_framed(b"[" * 10**6), "an entry of the journal cannot be: RecursionError"),

@@ -1,4 +1,7 @@
-"""Plant each mutant into a copy of the tree, and note which tests fail: of those that run the line, by the coverage of each test."""
+"""Plant each mutant into a copy of the tree, and note which tests fail: `python -m tests.mutants FOLDER`.
+
+Tried are the tests that run the line, by the coverage of each test; FOLDER keeps that, and the results.
+"""
 
 import json
 import os
@@ -32,15 +35,17 @@ _COPIED = (
 )
 
 
-def plant_each(file: Path) -> int:
-    """Plant the mutants that the file has no result of. The result is 1 if a mutant does not fit the tree any more, else 0.
+def plant_each(folder: Path) -> int:
+    """Plant the mutants that have no result in `kills.json`. The result is 1 if a mutant does not fit the tree any more, else 0.
 
     The file is JSON: mutant -> tests that fail. A mutant without any survives.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "kills.json"
     lines = _lines_by_test(file.with_name("coverage"))
     known: dict[str, list[str]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     lost = 0
-    for room, old, new in json.loads(Path(__file__).with_name("mutants.json").read_text("utf-8")):
+    for room, old, new in json.loads((ROOT / "tests" / "data" / "mutants.json").read_text("utf-8")):
         name = f"{old} -> {new}"
         if name in known:
             continue
@@ -95,3 +100,7 @@ def _killers(path: Path, old: str, new: str, tests: list[str]) -> list[str]:
 
 def _environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+
+
+if __name__ == "__main__":
+    sys.exit(plant_each(Path(sys.argv[1])))
