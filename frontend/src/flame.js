@@ -19,6 +19,7 @@ export const KIND_WORDS = {
   torch: "operator in PyTorch",
   kernel: "kernel of ONNX Runtime",
   session: "session",
+  foreign: "the graph, in another backend",
   bind: "binding the inputs",
   output: "returning the outputs",
   residual: "rest of the graph",
@@ -27,7 +28,7 @@ export const KIND_WORDS = {
   break: "graph break",
   phase: "phase of compiling",
 };
-const NAMES = { bind: "bind", output: "output", residual: "rest", guards: "entering compiled code", between: "Python" };
+const NAMES = { foreign: "the graph", bind: "bind", output: "output", residual: "rest", guards: "entering compiled code", between: "Python" };
 
 /**
  * @typedef {object} Flame

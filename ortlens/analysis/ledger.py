@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual", "wait")
-"""The parts in the order in which a call goes through them; `wait` is there only where a device was waited for."""
+PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "foreign", "eager", "residual", "wait")
+"""The parts in the order in which a call goes through them; `foreign` and `wait` are there only where they took time."""
 
 _Timed = TypeVar("_Timed", "CallTrace", "SteppedCall")
 _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
@@ -45,8 +45,14 @@ class SessionTime:
     """What the sessions of one graph took in one call, in ns."""
 
     bind_ns: int = 0  # binding
-    run_ns: int = 0  # inside ONNX Runtime, or the whole graph under another backend
+    run_ns: int = 0  # inside ONNX Runtime
     output_ns: int = 0  # returning outputs
+    foreign_ns: int = 0  # the whole graph under another backend, which has no session
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return self.bind_ns + self.run_ns + self.output_ns + self.foreign_ns
 
 
 class StepReading(NamedTuple):
@@ -86,11 +92,6 @@ class CallTrace:
     def wall_ns(self) -> int:
         """Its wall time."""
         return self.ended_ns - self.started_ns
-
-    @property
-    def waits(self) -> bool:
-        """Whether a device was waited for in it."""
-        return bool(self.waited_ns or any(step.waited_ns for step in self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +155,7 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings, call_ns:
     scale = 1.0 if call_ns is None or not wall else call_ns * len(middle) / wall
     count = max(len(middle), 1) / scale
     graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
-    parts = [part for part in PARTS if part != "wait" or any(call.waits for call in middle)]
+    parts = [part for part in PARTS if part not in {"foreign", "wait"} or any(book[graph_id, part] for graph_id in graph_ids)]
     rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in parts}
     breaks, overheads, entries = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead, entering))
     return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), scale=scale, overhead_ns=overheads, entering_ns=entries)
@@ -226,8 +227,9 @@ def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
         book[graph_id, "bind"] += times.bind_ns
         book[graph_id, "run"] += times.run_ns
         book[graph_id, "output"] += times.output_ns
+        book[graph_id, "foreign"] += times.foreign_ns
         book[graph_id, "eager"] += eager
-        rest = whole - times.bind_ns - times.run_ns - times.output_ns - eager
+        rest = whole - times.total_ns - eager
         book[graph_id, "eager" if graph_id in around.unclocked else "residual"] += rest
 
 
@@ -247,7 +249,7 @@ def _book_entering(call: CallTrace, around: Surroundings, entering: defaultdict[
             continue
         times = call.sessions.get(graph_id, SessionTime())
         crossing = (times.bind_ns + times.output_ns) / around.partitions[graph_id]
-        rest = inside[graph_id] - times.bind_ns - times.run_ns - times.output_ns - call.eager_ns.get(graph_id, 0)
+        rest = inside[graph_id] - times.total_ns - call.eager_ns.get(graph_id, 0)
         entering[broken] += (crossing + (0 if graph_id in around.unclocked else max(rest, 0))) / visits[graph_id]
 
 
@@ -295,7 +297,8 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
             return ()
         bind, run, output = splits.get(graph_id, (0.0, 0.0, 0.0))
         rows[graph_id, "bind"] = round(time.ort_ns * bind / calls)
-        rows[graph_id, "run"] = round((time.ort_ns * run + time.foreign_ns) / calls)
+        rows[graph_id, "run"] = round(time.ort_ns * run / calls)
+        rows[graph_id, "foreign"] = round(time.foreign_ns / calls)
         rows[graph_id, "output"] = round(time.ort_ns * output / calls)
         rows[graph_id, "eager"] = round(time.eager_ns / calls)
     return _parts({key: ns for key, ns in rows.items() if ns})

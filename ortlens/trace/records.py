@@ -32,7 +32,7 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 Kind: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
 GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
-LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual", "wait"]
+LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "foreign", "eager", "residual", "wait"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
 FrameStatus: TypeAlias = Literal["compiled", "skipped", "failed"]
 FrameCause: TypeAlias = Literal["loop", "position", "limit", "generator"]
@@ -593,7 +593,7 @@ class LedgerPart:
     graph_id: str = column("Graph that was called.", brief=1)
     part: LedgerPartName = column(
         "`guards` entering compiled code: Dynamo's look-up and guards, AOTAutograd's wrappers, cold caches; `bind`, `run` and `output` of "
-        "its sessions, `run` the whole graph under another backend; `eager` its nodes that PyTorch ran, and Python between graphs; "
+        "its sessions; `foreign` the whole graph under another backend; `eager` its nodes that PyTorch ran, and Python between graphs; "
         "`residual` what is left; `wait` from the return of the call until the device was done, which is absent on the CPU. On a GPU, the "
         "other parts are times of the host. Where no call was measured, `guards` and `residual` are absent.",
         brief=2,

@@ -19,7 +19,7 @@ from ortlens.analysis.costs import runs_per_call
 from ortlens.analysis.coverage import current_ids, is_backward_of, place_key
 from ortlens.analysis.index import graph_by_session, grouped, summed
 from ortlens.analysis.ledger import ledger_from_logs, measured_call, time_base, totals_of
-from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
+from ortlens.analysis.timing import PHASES, call_times, compile_total_ns, fallback_ns, own_code_ns
 from ortlens.views.wording import PHASE_WORDS
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Graph, LedgerPart, LedgerPartName, Node
 
+_Around: TypeAlias = Literal["bind", "foreign", "output", "residual"]
 FrameKind: TypeAlias = Literal[
-    "call", "graph", "module", "ort", "torch", "kernel", "session", "bind", "output", "residual", "guards", "between", "break", "phase"
+    "call", "graph", "module", "ort", "torch", "kernel", "session", _Around, "guards", "between", "break", "phase"
 ]
 KINDS: tuple[FrameKind, ...] = get_args(FrameKind)  # codes of the kinds in the packed data are places in this
-_AROUND: tuple[Literal["bind", "output", "residual"], ...] = ("bind", "output", "residual")
+_AROUND: tuple[_Around, ...] = get_args(_Around)
+
 
 COMPILE_PHASES = (*PHASES, "other")
 
@@ -57,13 +59,19 @@ class Flame:
     root: Frame  # the call
     is_measured: bool  # whether a call was measured as a whole; else what lies around sessions and operators is not in it
     has_kernels: bool  # whether kernels were measured, so that operators in ONNX Runtime have a time
-    base: Literal["call", "run"]  # what its times are per, see `ledger.time_base`
+    base: str  # what its times are per: `call` or `run`, see `ledger.time_base`, or, of several functions, `call of each function`
 
 
 def flame_of(capture: Capture, *, max_rows: int = 50_000) -> Flame:
     """Make the flame graph of a capture from at most `max_rows` rows per table; `root.ns` is 0 where no call is known."""
     maker = _Maker(capture, max_rows)
-    return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels), base=time_base(capture))
+    return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels), base=base_of(capture))
+
+
+def base_of(capture: Capture) -> str:
+    """Say what the times of the flame graph are per: of functions that nobody measured together, the sum is of a call of each."""
+    is_sum = len(call_times(capture)) > 1 and measured_call(capture) is None
+    return f"{time_base(capture)} of each function" if is_sum else time_base(capture)
 
 
 def packed_flame(flame: Flame) -> dict[str, Any]:
@@ -205,7 +213,7 @@ class _Maker:
         own = [(row, item) for row, item in self._sessions_of.get(graph.graph_id, []) if item.session_id not in self._profiled]
         weights = [(item.p50_ns or 0) * self._runs[item.session_id] for _, item in own]
         whole = sum(weights)
-        if not whole:  # of another backend, or the time between kernels
+        if not whole:  # the time between kernels
             return [] if self._profiled or not left else [Frame(kind="session", ns=left)]
         return [Frame(kind="session", ref=row, ns=left * weight / whole) for (row, _), weight in zip(own, weights, strict=True) if weight]
 

@@ -332,12 +332,12 @@ class _TimedCall:
     listened: bool
     steps: tuple[StepReading, ...] = ()
     waited_ns: int = 0
-    sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
+    sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0, 0]))
 
     def add(self, graph_id: str, readings: tuple[int, int, int, int], *, foreign: bool) -> None:
         """Add a run of a session, or a call of a whole graph of another backend."""
         start, bound, ran, done = readings
-        for place, ns in enumerate((bound - start, ran - bound, done - ran)):
+        for place, ns in enumerate((0, 0, 0, done - start) if foreign else (bound - start, ran - bound, done - ran)):
             self.sessions[graph_id][place] += ns
         if foreign:
             self.stays.append((graph_id, start, done))
@@ -353,7 +353,8 @@ class _TimedCall:
             ended_ns=self.ended,
             visits=tuple(GraphVisit(graph_id=graph_id, entered_ns=entered, left_ns=left) for graph_id, entered, left in stays),
             sessions={
-                graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output) for graph_id, (bind, run, output) in self.sessions.items()
+                graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output, foreign_ns=foreign)
+                for graph_id, (bind, run, output, foreign) in self.sessions.items()
             },
             eager_ns=eager,
             heard=self.heard,

@@ -43,7 +43,7 @@ def booked(ledger: Ledger, graph_id: str) -> dict[LedgerPartName, int]:
 def test_one_graph_and_no_break() -> None:
     ledger = ledger_from_calls([call(0, 20, 120, 126, eager=9)], Surroundings())
     assert booked(ledger, "g0") == {"guards": 26, "bind": 10, "run": 70, "output": 5, "eager": 9, "residual": 6}
-    assert [row.part for row in ledger.parts] == [part for part in PARTS if part != "wait"], "nothing was waited for"
+    assert [row.part for row in ledger.parts] == [part for part in PARTS if part not in {"foreign", "wait"}], "nothing was waited for"
     assert ledger.break_ns == {}
     unclocked = ledger_from_calls([call(0, 20, 420, 420)], Surroundings(unclocked={"g0"}))
     assert booked(unclocked, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "eager": 315}, "what sessions leave is PyTorch's"
@@ -222,10 +222,10 @@ def test_logs_that_do_not_tell_give_no_ledger() -> None:
     assert ledger_from_logs(logged(runs=())) == (), "how the session's time divides is not known any more"
 
 
-def test_the_whole_graph_of_another_backend_is_run() -> None:
+def test_the_whole_graph_of_another_backend_is_a_part_of_its_own() -> None:
     runs = tuple(Run(session_id=None, graph_id="g0", call=n, start_ns=n, total_ns=30) for n in range(4))
     (row,) = ledger_from_logs(logged(partitions=(), fallbacks=(), sessions=(), runs=runs))
-    assert (row.part, row.ns, row.share) == ("run", 30, 1.0)
+    assert (row.part, row.ns, row.share) == ("foreign", 30, 1.0)
 
 
 def test_totals_of_a_model_are_sums_over_its_graphs() -> None:

@@ -90,7 +90,7 @@ def test_what_no_call_measured_is_not_drawn() -> None:
     assert flame_of(recorded("dry")).root.ns == 0
     assert of_kind(flame_of(recorded("dry")), "torch")
     assert not of_kind(flame_of(recorded("gpt2_steps")), "guards")
-    assert {frame.kind for frame in frames(flame_of(recorded("deep_break")).root)} == {"call", "graph", "session", "phase"}
+    assert {frame.kind for frame in frames(flame_of(recorded("deep_break")).root)} == {"call", "graph", "foreign", "phase"}
 
 
 def measured(run: int, spent: int) -> Capture:
