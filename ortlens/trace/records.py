@@ -742,6 +742,9 @@ class Figures:
     explain_uncompiled_calls: int | None = optional("How often it called the target as it is.")
     ledger_calls: int | None = optional("Calls that the ledger averages.")
     ledger_spread: float | None = optional("Median of the calls that the ledger's time is of over the shortest.")
+    ledger_walls: tuple[int, ...] = column(
+        "Wall times of calls as compiled, in their order, in ns: of those that the ledger's time is of, and of others if few.", default=()
+    )
     ledger_others: float | None = optional("Cores that other processes had meanwhile.")
     ledger_idle: float | None = optional("Cores that were idle.")
     ledger_made: int | None = optional("Where no call counts: how many were made.")

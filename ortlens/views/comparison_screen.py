@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _MOST, _MOST_TIMES, _MOST_ELSE = 5, 10, 40
 _UNDECIDED = {"same": "no difference outside the noise", "unmeasured": "the machine was too busy to compare calls this long"}
 _ENDS_MOVED = (
-    "Calls are not compared: they are timed from their first session to their last, and operators moved into or out of what lies between."
+    "Calls are not compared: operators moved into or out of what lies between their first session and their last, and no whole calls were "
+    "measured on both sides."
 )
 _OTHER_MACHINE = "Recorded on different machines or with different numbers of threads, which may be all that the times show."
 

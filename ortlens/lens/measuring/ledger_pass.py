@@ -38,7 +38,7 @@ from ortlens.analysis.ledger import (
     lookups_ahead,
     middle_half,
 )
-from ortlens.analysis.speed import AbTiming
+from ortlens.analysis.speed import MIN_CALLS, AbTiming
 from ortlens.backend.basis.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
 from ortlens.backend.observed import in_all, unlogged
 from ortlens.trace import records as r
@@ -253,12 +253,14 @@ class LedgerPass:
         traces = [call.trace() for call in calls]
         for graph_id, times in entries_of(traces or [call.trace() for call in self._preparing]).items():
             self.recorder.amend(r.Graph, graph_id, entries_per_call=times)
-        walls = turns.other if turns is not None else [trace.wall_ns for trace in traces if trace.visits]
+        own = [trace.wall_ns for trace in traces if trace.visits]
+        walls = own if turns is None else turns.other
+        kept = walls if turns is None or len(walls) >= MIN_CALLS else (*own, *walls)  # clocks cost little of calls that are so long
         # What the steps of a generation take is a mean, on both sides.
         ledger = ledger_from_calls(traces, self._surroundings(), statistics.median(walls) if walls and self.steps is None else None)
         if not ledger.parts:
             return
-        figures: dict[str, float] = {"ledger_calls": ledger.calls}
+        figures: dict[str, Any] = {"ledger_calls": ledger.calls, "ledger_walls": tuple(kept)}
         if len(walls) >= _ENOUGH:
             figures["ledger_spread"] = statistics.median(walls) / max(min(walls), 1)  # how busy the machine was
         if cores is not None:
