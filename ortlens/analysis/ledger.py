@@ -119,12 +119,10 @@ class Ledger:
     """Where the wall time of a call went."""
 
     parts: tuple[LedgerPart, ...]  # one row per graph that was entered and part, residual included; empty when no graph was
-    # what each break costs per call, by break id: the time from leaving the graph before it to entering the graph after it
-    break_ns: Mapping[str, int]
+    between_ns: Mapping[str, int]  # time per call of the program's own code between the graphs that a break parts, by break id
     calls: int  # calls that were averaged
     scale: float = 1.0  # time of a call by the mean of these: what the clocks cost, and what of the middle half is above the median
-    # the part of it that is Dynamo's, by break id: looking up compiled code, guards, gathering inputs. The rest is the program's own code,
-    # which stays when the break goes
+    # besides, what is Dynamo's there, by break id: looking up compiled code, guards, gathering inputs
     overhead_ns: Mapping[str, int] = field(default_factory=dict)
     entering_ns: Mapping[str, int] = field(default_factory=dict)  # besides, what entering the graphs behind each break takes, by break id
 
@@ -144,11 +142,11 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings, call_ns:
     """Split the time of a call, by default the mean of the middle half, into parts; calls that entered no graph are left out."""
     middle = middle_half([call for call in calls if call.visits])
     book: _Book = defaultdict(float)
-    price: defaultdict[str, float] = defaultdict(float)
+    between: defaultdict[str, float] = defaultdict(float)
     overhead: defaultdict[str, float] = defaultdict(float)
     entering: defaultdict[str, float] = defaultdict(float)
     for call in middle:
-        _book_gaps(call, around, book, price, overhead)
+        _book_gaps(call, around, book, between, overhead)
         _book_insides(call, around, book)
         _book_entering(call, around, entering)
     wall = sum(call.wall_ns for call in middle)
@@ -157,8 +155,10 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings, call_ns:
     graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
     parts = [part for part in PARTS if part not in {"foreign", "wait"} or any(book[graph_id, part] for graph_id in graph_ids)]
     rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in parts}
-    breaks, overheads, entries = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead, entering))
-    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), scale=scale, overhead_ns=overheads, entering_ns=entries)
+    betweens, overheads, entries = (
+        {break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (between, overhead, entering)
+    )
+    return Ledger(parts=_parts(rows), between_ns=betweens, calls=len(middle), scale=scale, overhead_ns=overheads, entering_ns=entries)
 
 
 def entries_of(calls: Sequence[CallTrace]) -> dict[str, float]:
@@ -175,7 +175,7 @@ def middle_half(calls: Sequence[_Timed]) -> list[_Timed]:
 
 
 def _book_gaps(
-    call: CallTrace, around: Surroundings, book: _Book, price: defaultdict[str, float], overhead: defaultdict[str, float]
+    call: CallTrace, around: Surroundings, book: _Book, between: defaultdict[str, float], overhead: defaultdict[str, float]
 ) -> None:
     """Book the time outside the graphs: ahead of each, and after the last."""
     left = call.started_ns
@@ -191,7 +191,7 @@ def _book_gaps(
         book[graph_id, "guards"] += guards
         book[graph_id, "eager"] += gap - guards
         if broken is not None:  # before the first graph, guards run with or without the break
-            price[broken] += gap if number else gap - guards
+            between[broken] += gap - guards
             overhead[broken] += guards if number else 0
         left = visit.left_ns
     last, returned = call.visits[-1].graph_id, call.ended_ns - call.waited_ns
@@ -202,7 +202,7 @@ def _book_gaps(
     book[last, "guards"] += guards
     book[last, "eager"] += tail - guards
     if around.last_break is not None:
-        price[around.last_break] += tail
+        between[around.last_break] += tail - guards
         overhead[around.last_break] += guards
 
 

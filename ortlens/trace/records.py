@@ -161,8 +161,8 @@ class Break:
         unit="ns",
     )
     between_ns: int | None = optional(
-        "Time per call between the graphs that the break parts: `overhead_ns`, and the Python there, which is the program's own code, what "
-        "leads to it, and stays.",
+        "Besides, time per call of PyTorch and Python between the graphs that the break parts: the program's own code and what leads to it. "
+        "It stays when the break goes, except for what is compiled then, such as a function that was given up.",
         unit="ns",
     )
     advice: str | None = optional("What to change, in one sentence.", brief=4)

@@ -19,7 +19,7 @@ from ortlens.analysis.costs import runs_per_call
 from ortlens.analysis.coverage import current_ids, is_backward_of, place_key
 from ortlens.analysis.index import graph_by_session, grouped, summed
 from ortlens.analysis.ledger import ledger_from_logs, measured_call, time_base, totals_of
-from ortlens.analysis.timing import PHASES, call_times, compile_total_ns, fallback_ns, own_code_ns
+from ortlens.analysis.timing import PHASES, call_times, compile_total_ns, fallback_ns
 from ortlens.views.wording import PHASE_WORDS
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _Maker:
                 shown = graph.graph_id in self._parts or graph.graph_id in current
                 root.children.append(self._graph(row, graph, is_shown=shown))
         root.children += self._breaks(behind)
-        root.children += self._around([child for child in root.children if child.kind == "break"])
+        root.children += self._around([child for child in root.children if child.kind != "graph"])
         root.ns = float(self._total)
         root.width = sum(child.width for child in root.children)
         left = compile_total_ns(capture) - sum(phase.ns for child in root.children for phase in child.children if phase.kind == "phase")
@@ -160,10 +160,14 @@ class _Maker:
         return {graph_id: dict(nodes) for graph_id, nodes in found.items()}
 
     def _breaks(self, rows: Iterable[int]) -> list[Frame]:
-        """Make frames of the breaks that were measured: the time between the graph before and the one behind."""
-        breaks = self._capture.breaks
-        priced = [row for row in rows if row < self._max and breaks[row].between_ns and self.is_measured]
-        return [Frame(kind="break", ref=row, ns=float(breaks[row].between_ns or 0)) for row in priced]
+        """Make frames of the breaks that were measured: Dynamo's part, named by what the break costs, and the program's own code there."""
+        found: list[Frame] = []
+        for row in rows if self.is_measured else ():
+            item = self._capture.breaks[row]
+            overhead, between = float(item.overhead_ns or 0), float(item.between_ns or 0)
+            found += [Frame(kind="break", ref=row, ns=float(item.cost_ns or 0), width=overhead)] if overhead else []
+            found += [Frame(kind="between", ref=row, ns=between, width=between)] if between else []
+        return [frame for frame in found if frame.ref < self._max]
 
     def _around(self, breaks: Sequence[Frame]) -> list[Frame]:
         """Make frames of what lies around graphs and is no break: entering compiled code, and Python that only the ledger times."""
@@ -171,12 +175,11 @@ class _Maker:
             return []
         guards = sum(float(parts.get("guards", 0)) for parts in self._parts.values())
         between = sum(parts.get("eager", 0) - self._clocked(graph_id) for graph_id, parts in self._parts.items())
-        room, cost = guards + between, sum(frame.ns for frame in breaks)
+        room, drawn = guards + between, sum(frame.width for frame in breaks)
         for frame in breaks:  # medians, which need not add up to the means of the ledger
-            frame.width = frame.ns * min(1.0, room / cost)
-        records = [self._capture.breaks[frame.ref] for frame in breaks]
-        guards -= sum(item.overhead_ns or 0 for item in records)
-        between -= sum(own_code_ns(item) for item in records)
+            frame.width *= min(1.0, room / drawn)
+        guards -= sum(frame.width for frame in breaks if frame.kind == "break")
+        between -= sum(frame.width for frame in breaks if frame.kind == "between")
         if between < 0 or guards < 0:
             guards, between = max(guards + between, 0.0), 0.0
         around = (Frame(kind="guards", ns=guards, width=guards), Frame(kind="between", ns=between, width=between))

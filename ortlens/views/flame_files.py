@@ -178,6 +178,7 @@ _TITLES: Mapping[FrameKind, Callable[[Capture, int], str]] = {
     "torch": _target,
     "kernel": lambda capture, row: capture.kernels[row].op_type,
     "break": lambda capture, row: f"✂ at the graph break, {place(capture.breaks[row].file, capture.breaks[row].line)}",
+    "between": lambda capture, row: f"Python at the graph break, {place(capture.breaks[row].file, capture.breaks[row].line)}",
     "session": lambda capture, row: f"{capture.sessions[row].partition_id} in ONNX Runtime",
 }
 

@@ -280,7 +280,9 @@ class LedgerPass:
         for node in self._eager_ns():
             self.recorder.amend(r.Fallback, node, call_ns=round(ledger.scale * statistics.fmean(eager.get(node, 0) for eager in booked)))
         for known in self.recorder.records(r.Break):
-            between, overhead, entering = (costs.get(known.break_id) for costs in (ledger.break_ns, ledger.overhead_ns, ledger.entering_ns))
+            between, overhead, entering = (
+                costs.get(known.break_id) for costs in (ledger.between_ns, ledger.overhead_ns, ledger.entering_ns)
+            )
             cost = None if overhead is None else max(overhead + (entering or 0), known.saved_ns or 0)
             self.recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead, entering_ns=entering, between_ns=between)
 
