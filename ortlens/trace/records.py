@@ -161,7 +161,7 @@ class Break:
         unit="ns",
     )
     between_ns: int | None = optional(
-        "Besides, time per call of PyTorch and Python between the graphs that the break parts: the program's own code and what leads to it. "
+        "Besides, time per call of PyTorch and Python between the graphs that the break parts: the program's own, and what leads to it. "
         "It stays when the break goes, except for what is compiled then, such as a function that was given up.",
         unit="ns",
     )

@@ -70,8 +70,7 @@ def flame_of(capture: Capture, *, max_rows: int = 50_000) -> Flame:
 
 def base_of(capture: Capture) -> str:
     """Say what the times of the flame graph are per: of functions that nobody measured together, the sum is of a call of each."""
-    is_sum = len(call_times(capture)) > 1 and measured_call(capture) is None
-    return f"{time_base(capture)} of each function" if is_sum else time_base(capture)
+    return time_base(capture) + (" of each function" if len(call_times(capture)) > 1 and measured_call(capture) is None else "")
 
 
 def packed_flame(flame: Flame) -> dict[str, Any]:
@@ -164,10 +163,9 @@ class _Maker:
         found: list[Frame] = []
         for row in rows if self.is_measured else ():
             item = self._capture.breaks[row]
-            overhead, between = float(item.overhead_ns or 0), float(item.between_ns or 0)
-            found += [Frame(kind="break", ref=row, ns=float(item.cost_ns or 0), width=overhead)] if overhead else []
-            found += [Frame(kind="between", ref=row, ns=between, width=between)] if between else []
-        return [frame for frame in found if frame.ref < self._max]
+            found.append(Frame(kind="break", ref=row, ns=float(item.cost_ns or 0), width=float(item.overhead_ns or 0)))
+            found.append(Frame(kind="between", ref=row, ns=float(item.between_ns or 0), width=float(item.between_ns or 0)))
+        return [frame for frame in found if frame.ref < self._max and frame.width]
 
     def _around(self, breaks: Sequence[Frame]) -> list[Frame]:
         """Make frames of what lies around graphs and is no break: entering compiled code, and Python that only the ledger times."""

@@ -9,8 +9,7 @@ from os.path import commonprefix
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_session, grouped, sessions_by_id
+from ortlens.analysis.index import graph_by_session, graphs_by_id, grouped, sessions_by_id
 from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Capture, Run
+    from ortlens.trace.records import Capture, Node, Run
 
 
 Scope: TypeAlias = Literal["call", "run", "graph", "partition"]
@@ -86,27 +85,17 @@ def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
 
     If so, one capture runs an operator in PyTorch outside that span, and the other in ONNX Runtime. Calls that both measured are whole.
     """
-    if _whole_calls(before, after):
-        return False
-    outside = _outside(before), _outside(after)
-    return any(
-        (node.graph_id, node.node) in ends
-        for pair in pairing.operators
-        if pair.before.supported != pair.after.supported
-        for node, ends in zip((pair.before, pair.after), outside, strict=True)
-    )
+    moved = [pair for pair in pairing.operators if pair.before.supported != pair.after.supported]
+    at_end = any(_is_at_end(pair.before, before) or _is_at_end(pair.after, after) for pair in moved)
+    return not _whole_calls(before, after) and bool(pairing.entered or pairing.left or at_end)
 
 
-def _outside(capture: Capture) -> set[tuple[str, str]]:
-    """Find the operators before the first session or after the last of what was compiled together, by graph and node."""
-    targets = {graph.graph_id: graph.target for graph in current_graphs(capture)}
-    nodes = grouped((targets[node.graph_id], node) for node in capture.nodes if node.graph_id in targets)
-    found: set[tuple[str, str]] = set()
-    for listed in nodes.values():
-        inside = [index for index, node in enumerate(listed) if node.partition_id is not None]
-        first, last = (inside[0], inside[-1]) if inside else (len(listed), len(listed))
-        found |= {(node.graph_id, node.node) for index, node in enumerate(listed) if not first <= index <= last}
-    return found
+def _is_at_end(node: Node, capture: Capture) -> bool:
+    """Tell whether an operator runs before the first session or after the last of what was compiled together."""
+    target = graphs_by_id(capture)[node.graph_id].target
+    rows = [row for row in capture.nodes if graphs_by_id(capture)[row.graph_id].target == target]
+    at = rows.index(node)
+    return not all(any(row.partition_id is not None for row in side) for side in (rows[: at + 1], rows[at:]))
 
 
 class _TimedRuns:
@@ -212,6 +201,8 @@ def _remade(pairing: Pairing) -> set[str]:
         for first, second in ids:
             if first != (None if second is None else back.get(second, "")):
                 remade |= {first or "", back.get(second or "", "")}
+        remade |= {name for node in pairing.entered for name in (back.get(node.graph_id, ""), back.get(node.partition_id or "", ""))}
+    remade |= {name for node in pairing.left for name in (node.graph_id, node.partition_id or "")}
     return remade
 
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
@@ -15,8 +16,9 @@ from ortlens.analysis.compare.durations import Machine, band_of, verdict_of
 from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.errors import UsageError
-from ortlens.trace.records import Break, Capture, Finding, Numeric, Recompile, Run
+from ortlens.trace.records import Break, CallLine, Capture, Finding, Numeric, PythonFrame, Recompile, Run
 from ortlens.trace.schema import facts_of
+from ortlens.views.comparison import Comparison
 from ortlens.views.comparison_screen import kernel_words, row_name
 from tests.recorded import COMPARED, FILES, recorded
 from tests.unit.analysis import hand_made
@@ -417,6 +419,23 @@ def test_a_call_is_not_compared_where_an_operator_left_what_is_timed_of_it(node:
         assert ("call" in {row.scope for row in result.timings}) is not is_end
         (verdict,) = (row for row in verdicts_of(result.after, limits_from(max_slowdown=1.1), result.before) if row.limit == "max_slowdown")
         assert verdict.verdict == ("unmeasured" if is_end else "passed")
+
+
+def test_operators_that_ran_outside_of_graphs_before_are_not_new_and_make_a_fixed_copy_comparable() -> None:
+    after = replace(recorded("after"), name="Fixed")
+    names = Counter(node.target for node in after.nodes if node.kind == "compute")
+    lost = PythonFrame(frame="Net.forward", status="failed", operators=9, ops=tuple(f"{name}:{count}" for name, count in names.items()))
+    line = CallLine(operators=9, outside=9)
+    before = Capture(name="Net", frames=(lost,), call_lines=(line,))
+    there, back = compared(before, after), compared(after, before)
+    for result, effect in ((there, "better"), (back, "worse")):
+        rows = [row for row in result.changes if row.kind == "operator"]
+        assert len(rows) == names.total()
+        assert {(row.change, row.effect) for row in rows} <= {("moved", effect), ("changed", "neutral")}
+        assert result.ends_moved
+    assert "was in PyTorch: outside of compiled code" in " ".join(str(Comparison(before, after)).split())
+    with pytest.raises(UsageError, match="of different models"):
+        compared(replace(before, frames=()), after)
 
 
 def test_calls_that_both_captures_measured_are_compared_as_a_whole() -> None:
