@@ -13,6 +13,7 @@ from ortlens.views.exporting import trace_from_capture
 from ortlens.views.flame import flame_of
 from ortlens.views.flame_files import flame_svg
 from ortlens.views.payload import payload_from_capture
+from ortlens.views.sentences import partitions_sentence
 from tests.recorded import recorded
 from tests.unit.analysis.hand_made import graph, kernel, session
 from tests.unit.views.sample_captures import SAMPLES, captured
@@ -129,4 +130,5 @@ def test_the_graphs_of_two_backends_are_told_apart() -> None:
     assert {child.kind for frame in root.children if frame.ref == len(ours.graphs) for child in frame.children} == {"foreign"}
     assert ">graphs of inductor</text>" in flame_svg(both)
     assert coverage_of(both).foreign_graph_count == 1
+    assert partitions_sentence(both).startswith("none, in 1 graph")
     assert coverage_of(both).node_count == coverage_of(ours).node_count
