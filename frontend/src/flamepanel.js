@@ -118,7 +118,7 @@ class Panel {
     const kind = this.flame.kind[frame];
     const bar = el("span.ol-longest-bar", { "aria-hidden": "true" }, el(`span.ol-flame-${kind === "session" ? "ort" : kind}`));
     bar.firstChild.style.width = `${Math.max(1, share * 100)}%`;
-    const times = frames.length > 1 ? ` × ${count(frames.length)}` : "";
+    const times = frames.length > 1 ? ` in ${counted(frames.length, ["bind", "output", "residual", "foreign"].includes(kind) ? "graph" : "frame")}` : "";
     return el("li", {}, bar, el("b", {}, format(value)), button(this.name(frame) + times, () => this.choose(frame), { class: "ol-link" }), el("span.ol-soft", {}, KIND_WORDS[kind]));
   }
 
