@@ -5,9 +5,6 @@ import { emptyState, helpLine } from "./help.js";
 
 const MOST = 200; // cards of a kind
 
-/** What the program itself does between the graphs, which stays when the break goes. */
-const ownCode = (get) => Math.max((get("between_ns") ?? 0) - (get("overhead_ns") ?? 0), 0);
-
 /** Of what the cost is the sum. */
 const parts = (get) => (get("overhead_ns") && get("overhead_ns") + get("entering_ns") === get("cost_ns") ? ` (${time(get("overhead_ns"))} between the graphs, ${time(get("entering_ns"))} to enter the next)` : "");
 
@@ -99,7 +96,7 @@ function breakCard(store, table, row) {
     advice ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(advice)) : null,
     inlineFacts([
       ["cost", get("cost_ns") ? `${time(get("cost_ns"))} per call${parts(get)}, measured${store.data.overview.busy_sentence ? " on a busy machine" : ""}` : null],
-      ["stays", ownCode(get) > 0 ? `${time(ownCode(get))} per call of PyTorch and Python between the graphs` : null],
+      ["besides", get("between_ns") ? `${time(get("between_ns"))} per call of PyTorch and Python between the graphs` : null],
       ["function", get("function") ? functionName(get("function")) : null],
       ["boundaries", times],
       ["ends", graphLinks(store, get("compile_ids") ?? [])],

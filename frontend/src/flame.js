@@ -9,7 +9,7 @@ export const METRICS = [
   ["compile", "Compile time", time],
 ];
 
-const TABLES = { graph: "graphs", ort: "nodes", torch: "nodes", kernel: "kernels", session: "sessions", break: "breaks" };
+const TABLES = { graph: "graphs", ort: "nodes", torch: "nodes", kernel: "kernels", session: "sessions", break: "breaks", between: "breaks" };
 
 /** What each kind is, in words; modules and graphs say it themselves. */
 export const KIND_WORDS = {
@@ -19,6 +19,7 @@ export const KIND_WORDS = {
   torch: "operator in PyTorch",
   kernel: "kernel of ONNX Runtime",
   session: "session",
+  foreign: "the graph, in another backend",
   bind: "binding the inputs",
   output: "returning the outputs",
   residual: "rest of the graph",
@@ -27,7 +28,7 @@ export const KIND_WORDS = {
   break: "graph break",
   phase: "phase of compiling",
 };
-const NAMES = { bind: "bind", output: "output", residual: "rest", guards: "entering compiled code", between: "Python" };
+const NAMES = { foreign: "the graph", bind: "bind", output: "output", residual: "rest", guards: "entering compiled code", between: "Python" };
 
 /**
  * @typedef {object} Flame
@@ -117,18 +118,17 @@ function nameOf(kind, frame, get, paths, parent, packed) {
       return packed.phases[packed.ref[frame]];
     case "guards":
     case "between":
+      if (get(frame, "file") !== null) return `Python at the graph break, ${place(get(frame, "file"), get(frame, "line"))}`;
       return kind.includes("break") ? `${NAMES[kind[frame]]} elsewhere` : NAMES[kind[frame]];
     default:
       return NAMES[kind[frame]];
   }
 }
 
-/** What a slab is made of, and what goes with the break: the price that the lists name. */
+/** Where the price of a break lies: the slab is only a part of it. */
 export function breakWords(get) {
-  const [between, cost, overhead, entering] = ["between_ns", "cost_ns", "overhead_ns", "entering_ns"].map(get);
-  if (between === null || overhead === null) return "";
-  const sum = entering ? ` (${time(overhead)} of this, and ${time(entering)} to enter the next graph)` : "";
-  return `, ${time(Math.max(between - overhead, 0))} of it Python, which stays without the break; the break costs ${time(cost)}${sum}`;
+  const [overhead, entering] = ["overhead_ns", "entering_ns"].map(get);
+  return overhead && entering ? `: ${time(overhead)} here, and ${time(entering)} to enter the next graph` : "";
 }
 
 function idOf(kind, frame, get, paths, graphOf) {
@@ -145,7 +145,8 @@ function idOf(kind, frame, get, paths, graphOf) {
     case "session":
       return get(frame, "session_id") === null ? null : `session:${get(frame, "session_id")}`;
     case "break":
-      return `break:${get(frame, "break_id")}`;
+    case "between":
+      return get(frame, "break_id") === null ? null : `break:${get(frame, "break_id")}`;
     default:
       return null;
   }

@@ -2,7 +2,7 @@
 import { fitted, hatching } from "./canvas.js";
 
 export const ROW = 24;
-export const COLOURS = ["ink", "soft", "back", "line", "link", "flame-call", "flame-graph", "flame-module", "flame-ort", "flame-torch", "flame-torch-line", "flame-kernel", "flame-bind", "flame-output", "flame-residual", "flame-guards", "flame-between", "flame-break", "flame-phase", "flame-ink"];
+export const COLOURS = ["ink", "soft", "back", "line", "link", "flame-call", "flame-graph", "flame-module", "flame-ort", "flame-torch", "flame-torch-line", "flame-kernel", "flame-foreign", "flame-bind", "flame-output", "flame-residual", "flame-guards", "flame-between", "flame-break", "flame-phase", "flame-ink"];
 
 const THIN = 0.4; // pixels below which a frame and all in it share one with their neighbours
 const FILLS = { session: "flame-ort" };

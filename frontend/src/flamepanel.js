@@ -6,7 +6,7 @@ import { breakWords, flameOf, KIND_WORDS, METRICS } from "./flame.js";
 import { COLOURS, drawFlame, ROW } from "./flamedraw.js";
 import { emptyState, HELP, helpLine, hint } from "./help.js";
 
-const KEY = [["ort", ""], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"], ["kernel", "kernel"], ["phase", "phase of compiling"]];
+const KEY = [["ort", "ONNX Runtime"], ["foreign", ""], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"], ["kernel", "kernel"], ["phase", "phase of compiling"]];
 const LONGEST = 10;
 const SPECK = 2; // pixels below which a frame is looked at closer
 const LEAST = 1e-6; // part of the whole that fills the view at most
@@ -85,7 +85,7 @@ class Panel {
     this.metric = name;
     Object.assign(this.view, { laid: this.flame.laid(name), format, metric: name });
     const drawn = new Set(this.flame.kind.filter((kind, frame) => this.width(frame) > 0));
-    this.key.replaceChildren(...KEY.filter(([kind]) => drawn.has(kind) || (kind === "ort" && drawn.has("session"))).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.ol-flame-${kind}`), words || (this.store.data.overview.runner ?? "ONNX Runtime"))));
+    this.key.replaceChildren(...KEY.filter(([kind]) => drawn.has(kind) || (kind === "ort" && drawn.has("session"))).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.ol-flame-${kind}`), words || this.store.data.overview.foreign)));
     for (const element of this.switches) element.setAttribute("aria-pressed", String(element.dataset.metric === name));
     this.canvas.style.height = `${(this.view.laid.most + 1) * ROW}px`;
     if (!(this.width(this.zoomed) > 0)) this.zoomed = 0;
@@ -118,7 +118,7 @@ class Panel {
     const kind = this.flame.kind[frame];
     const bar = el("span.ol-longest-bar", { "aria-hidden": "true" }, el(`span.ol-flame-${kind === "session" ? "ort" : kind}`));
     bar.firstChild.style.width = `${Math.max(1, share * 100)}%`;
-    const times = frames.length > 1 ? ` × ${count(frames.length)}` : "";
+    const times = frames.length > 1 ? ` in ${counted(frames.length, ["bind", "output", "residual", "foreign"].includes(kind) ? "graph" : "frame")}` : "";
     return el("li", {}, bar, el("b", {}, format(value)), button(this.name(frame) + times, () => this.choose(frame), { class: "ol-link" }), el("span.ol-soft", {}, KIND_WORDS[kind]));
   }
 

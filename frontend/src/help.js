@@ -31,7 +31,7 @@ export const HELP = {
     missing: "There are no rows in this table.",
   },
   timeline: {
-    help: "Each bar is one run of ONNX Runtime, or of a graph of another backend: binding inputs, running, returning outputs; above it its graph, below it kernels and memory as profiled. Red gaps are graph breaks, orange ones operators in PyTorch: hover to see which, click to select. The % is a session's share of all call time. Drag pans; Ctrl and the wheel zoom.",
+    help: "Each bar is one run of ONNX Runtime, or of a graph of another backend: binding inputs, running, returning outputs; above it its graph, below it kernels and memory as profiled. Red gaps are graph breaks, orange ones operators in PyTorch: hover to see which, click to select. The % beside a session is its share of the time of all runs, not of a call. Drag pans; Ctrl and the wheel zoom.",
     missing: "No call was recorded. A dry run makes no calls; otherwise call the compiled function again.",
     wants: ["explain"],
   },

@@ -15,7 +15,8 @@ const MAX_REASONS = 4;
 
 /** @type {[string, string, string, string][]} Part of the ledger, its name, its colour, what it is. */
 const LEDGER = [
-  ["run", "", "run", ""], // named by what runs compiled code
+  ["run", "ONNX Runtime", "run", "inside ONNX Runtime"],
+  ["foreign", "", "other", "compiled by another backend"],
   ["bind", "bind", "bind", "passing the inputs to ONNX Runtime"],
   ["output", "output", "output", "returning the outputs to PyTorch"],
   ["eager", "PyTorch", "eager", "nodes that stay in PyTorch, and Python between graphs"],
@@ -156,13 +157,11 @@ function fallbackNode(store, target) {
 
 function times(store) {
   const { overview, table } = store.data;
-  const parts = ledgerParts(table("ledger"), overview.generate_ns ?? 0, overview.runner ?? "ONNX Runtime");
-  const compile = compileTime(overview);
-  if (parts.length) {
-    const total = parts.reduce((sum, part) => sum + part.value, 0);
-    return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compile);
-  }
-  return card("time", "Where does the time go?", ...callTime(store), compile);
+  const parts = ledgerParts(table("ledger"), overview.generate_ns ?? 0, overview.foreign);
+  // Parts of functions that nobody measured together add up to no call.
+  if (!parts.length || (overview.call.of && !store.data.flame?.is_measured)) return card("time", "Where does the time go?", ...callTime(store), compileTime(overview));
+  const total = parts.reduce((sum, part) => sum + part.value, 0);
+  return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compileTime(overview));
 }
 
 /** Prefill, decode, the Python around the model and the cache, where tokens were generated. */
@@ -172,11 +171,11 @@ function generation({ data }) {
 }
 
 /** Python of generate is in what the ledger books as PyTorch. */
-function ledgerParts(ledger, generating, runner) {
+function ledgerParts(ledger, generating, foreign) {
   const sums = new Map();
   for (let row = 0; row < ledger.rows; row++) sums.set(ledger.get(row, "part"), (sums.get(ledger.get(row, "part")) ?? 0) + ledger.get(row, "ns"));
   if (generating) sums.set("generate", generating).set("eager", sums.get("eager") - generating);
-  return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name: name || runner, kind, title: title || `inside ${runner}`, value: sums.get(part) }));
+  return LEDGER.filter(([part]) => (sums.get(part) ?? 0) > 0).map(([part, name, kind, title]) => ({ name: name || foreign, kind, title, value: sums.get(part) }));
 }
 
 
@@ -213,7 +212,7 @@ function callTime(store) {
   const parts = [
     { name: "ONNX Runtime", kind: "ort", value: call.ort_ns },
     { name: "PyTorch operators", kind: "eager", value: call.eager_ns },
-    { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
+    { name: store.data.overview.foreign, kind: "other", value: call.foreign_ns },
   ];
   const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per ${call.is_call ? "call" : "run"}${call.of}, ${call.average}`);
   return [sum, stackedBar(parts, time), note("Entering compiled code and Python around the graphs are not included.", hint(store.data, "measure"))];

@@ -74,7 +74,8 @@ def place_key(graph: Graph) -> tuple[object, ...]:
     """Return what graphs at one place of a call have in common, such as prefill and decode of a generation."""
     if graph.compile_id is None:
         return (graph.graph_id,)
-    return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase)
+    is_foreign = graph.node_count is None  # what two backends compiled of one function are no versions of each other
+    return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase, is_foreign)
 
 
 def is_backward_of(graph: Graph, before: Graph | None) -> bool:

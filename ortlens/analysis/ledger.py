@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual", "wait")
-"""The parts in the order in which a call goes through them; `wait` is there only where a device was waited for."""
+PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "foreign", "eager", "residual", "wait")
+"""The parts in the order in which a call goes through them; `foreign` and `wait` are there only where they took time."""
 
 _Timed = TypeVar("_Timed", "CallTrace", "SteppedCall")
 _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
@@ -45,8 +45,14 @@ class SessionTime:
     """What the sessions of one graph took in one call, in ns."""
 
     bind_ns: int = 0  # binding
-    run_ns: int = 0  # inside ONNX Runtime, or the whole graph under another backend
+    run_ns: int = 0  # inside ONNX Runtime
     output_ns: int = 0  # returning outputs
+    foreign_ns: int = 0  # the whole graph under another backend, which has no session
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return self.bind_ns + self.run_ns + self.output_ns + self.foreign_ns
 
 
 class StepReading(NamedTuple):
@@ -87,11 +93,6 @@ class CallTrace:
         """Its wall time."""
         return self.ended_ns - self.started_ns
 
-    @property
-    def waits(self) -> bool:
-        """Whether a device was waited for in it."""
-        return bool(self.waited_ns or any(step.waited_ns for step in self.steps))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -118,12 +119,10 @@ class Ledger:
     """Where the wall time of a call went."""
 
     parts: tuple[LedgerPart, ...]  # one row per graph that was entered and part, residual included; empty when no graph was
-    # what each break costs per call, by break id: the time from leaving the graph before it to entering the graph after it
-    break_ns: Mapping[str, int]
+    between_ns: Mapping[str, int]  # time per call of the program's own code between the graphs that a break parts, by break id
     calls: int  # calls that were averaged
     scale: float = 1.0  # time of a call by the mean of these: what the clocks cost, and what of the middle half is above the median
-    # the part of it that is Dynamo's, by break id: looking up compiled code, guards, gathering inputs. The rest is the program's own code,
-    # which stays when the break goes
+    # besides, what is Dynamo's there, by break id: looking up compiled code, guards, gathering inputs
     overhead_ns: Mapping[str, int] = field(default_factory=dict)
     entering_ns: Mapping[str, int] = field(default_factory=dict)  # besides, what entering the graphs behind each break takes, by break id
 
@@ -143,21 +142,23 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings, call_ns:
     """Split the time of a call, by default the mean of the middle half, into parts; calls that entered no graph are left out."""
     middle = middle_half([call for call in calls if call.visits])
     book: _Book = defaultdict(float)
-    price: defaultdict[str, float] = defaultdict(float)
+    between: defaultdict[str, float] = defaultdict(float)
     overhead: defaultdict[str, float] = defaultdict(float)
     entering: defaultdict[str, float] = defaultdict(float)
     for call in middle:
-        _book_gaps(call, around, book, price, overhead)
+        _book_gaps(call, around, book, between, overhead)
         _book_insides(call, around, book)
         _book_entering(call, around, entering)
     wall = sum(call.wall_ns for call in middle)
     scale = 1.0 if call_ns is None or not wall else call_ns * len(middle) / wall
     count = max(len(middle), 1) / scale
     graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
-    parts = [part for part in PARTS if part != "wait" or any(call.waits for call in middle)]
+    parts = [part for part in PARTS if part not in {"foreign", "wait"} or any(book[graph_id, part] for graph_id in graph_ids)]
     rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in parts}
-    breaks, overheads, entries = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead, entering))
-    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), scale=scale, overhead_ns=overheads, entering_ns=entries)
+    betweens, overheads, entries = (
+        {break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (between, overhead, entering)
+    )
+    return Ledger(parts=_parts(rows), between_ns=betweens, calls=len(middle), scale=scale, overhead_ns=overheads, entering_ns=entries)
 
 
 def entries_of(calls: Sequence[CallTrace]) -> dict[str, float]:
@@ -174,7 +175,7 @@ def middle_half(calls: Sequence[_Timed]) -> list[_Timed]:
 
 
 def _book_gaps(
-    call: CallTrace, around: Surroundings, book: _Book, price: defaultdict[str, float], overhead: defaultdict[str, float]
+    call: CallTrace, around: Surroundings, book: _Book, between: defaultdict[str, float], overhead: defaultdict[str, float]
 ) -> None:
     """Book the time outside the graphs: ahead of each, and after the last."""
     left = call.started_ns
@@ -190,7 +191,7 @@ def _book_gaps(
         book[graph_id, "guards"] += guards
         book[graph_id, "eager"] += gap - guards
         if broken is not None:  # before the first graph, guards run with or without the break
-            price[broken] += gap if number else gap - guards
+            between[broken] += gap - guards
             overhead[broken] += guards if number else 0
         left = visit.left_ns
     last, returned = call.visits[-1].graph_id, call.ended_ns - call.waited_ns
@@ -201,7 +202,7 @@ def _book_gaps(
     book[last, "guards"] += guards
     book[last, "eager"] += tail - guards
     if around.last_break is not None:
-        price[around.last_break] += tail
+        between[around.last_break] += tail - guards
         overhead[around.last_break] += guards
 
 
@@ -226,8 +227,9 @@ def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
         book[graph_id, "bind"] += times.bind_ns
         book[graph_id, "run"] += times.run_ns
         book[graph_id, "output"] += times.output_ns
+        book[graph_id, "foreign"] += times.foreign_ns
         book[graph_id, "eager"] += eager
-        rest = whole - times.bind_ns - times.run_ns - times.output_ns - eager
+        rest = whole - times.total_ns - eager
         book[graph_id, "eager" if graph_id in around.unclocked else "residual"] += rest
 
 
@@ -247,7 +249,7 @@ def _book_entering(call: CallTrace, around: Surroundings, entering: defaultdict[
             continue
         times = call.sessions.get(graph_id, SessionTime())
         crossing = (times.bind_ns + times.output_ns) / around.partitions[graph_id]
-        rest = inside[graph_id] - times.bind_ns - times.run_ns - times.output_ns - call.eager_ns.get(graph_id, 0)
+        rest = inside[graph_id] - times.total_ns - call.eager_ns.get(graph_id, 0)
         entering[broken] += (crossing + (0 if graph_id in around.unclocked else max(rest, 0))) / visits[graph_id]
 
 
@@ -295,7 +297,8 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
             return ()
         bind, run, output = splits.get(graph_id, (0.0, 0.0, 0.0))
         rows[graph_id, "bind"] = round(time.ort_ns * bind / calls)
-        rows[graph_id, "run"] = round((time.ort_ns * run + time.foreign_ns) / calls)
+        rows[graph_id, "run"] = round(time.ort_ns * run / calls)
+        rows[graph_id, "foreign"] = round(time.foreign_ns / calls)
         rows[graph_id, "output"] = round(time.ort_ns * output / calls)
         rows[graph_id, "eager"] = round(time.eager_ns / calls)
     return _parts({key: ns for key, ns in rows.items() if ns})

@@ -191,11 +191,6 @@ def costliest_breaks(capture: Capture) -> tuple[Break, ...]:
     return tuple(sorted(capture.breaks, key=lambda item: (-(item.cost_ns or 0), -item.occurrences)))
 
 
-def own_code_ns(item: Break) -> int:
-    """Return the time per call of the program's own code at a break, which stays when the break goes; 0 if not known."""
-    return 0 if item.between_ns is None or item.overhead_ns is None else max(item.between_ns - item.overhead_ns, 0)
-
-
 @once
 def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
     """Compute the time per call of each node that PyTorch runs, in ns, by graph id and node.

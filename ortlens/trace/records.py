@@ -32,7 +32,7 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 Kind: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "break", "fallback", "recompile", "rule"]
 GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
-LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual", "wait"]
+LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "foreign", "eager", "residual", "wait"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
 FrameStatus: TypeAlias = Literal["compiled", "skipped", "failed"]
 FrameCause: TypeAlias = Literal["loop", "position", "limit", "generator"]
@@ -161,8 +161,8 @@ class Break:
         unit="ns",
     )
     between_ns: int | None = optional(
-        "Time per call between the graphs that the break parts: `overhead_ns`, and the Python there, which is the program's own code, what "
-        "leads to it, and stays.",
+        "Besides, time per call of PyTorch and Python between the graphs that the break parts: the program's own, and what leads to it. "
+        "It stays when the break goes, except for what is compiled then, such as a function that was given up.",
         unit="ns",
     )
     advice: str | None = optional("What to change, in one sentence.", brief=4)
@@ -526,7 +526,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numeric:
-    """One compared value: ONNX Runtime against PyTorch."""
+    """One compared value: ONNX Runtime against PyTorch; one that is compared as computed and as returned has two rows."""
 
     partition_id: str | None = optional("Partition the value is in; empty for a part of the whole call.")
     node: str = column(
@@ -593,7 +593,7 @@ class LedgerPart:
     graph_id: str = column("Graph that was called.", brief=1)
     part: LedgerPartName = column(
         "`guards` entering compiled code: Dynamo's look-up and guards, AOTAutograd's wrappers, cold caches; `bind`, `run` and `output` of "
-        "its sessions, `run` the whole graph under another backend; `eager` its nodes that PyTorch ran, and Python between graphs; "
+        "its sessions; `foreign` the whole graph under another backend; `eager` its nodes that PyTorch ran, and Python between graphs; "
         "`residual` what is left; `wait` from the return of the call until the device was done, which is absent on the CPU. On a GPU, the "
         "other parts are times of the host. Where no call was measured, `guards` and `residual` are absent.",
         brief=2,
@@ -742,6 +742,9 @@ class Figures:
     explain_uncompiled_calls: int | None = optional("How often it called the target as it is.")
     ledger_calls: int | None = optional("Calls that the ledger averages.")
     ledger_spread: float | None = optional("Median of the calls that the ledger's time is of over the shortest.")
+    ledger_walls: tuple[int, ...] = column(
+        "Wall times of calls as compiled, in their order, in ns: of those that the ledger's time is of, and of others if few.", default=()
+    )
     ledger_others: float | None = optional("Cores that other processes had meanwhile.")
     ledger_idle: float | None = optional("Cores that were idle.")
     ledger_made: int | None = optional("Where no call counts: how many were made.")

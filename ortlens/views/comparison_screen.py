@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 _MOST, _MOST_TIMES, _MOST_ELSE = 5, 10, 40
 _UNDECIDED = {"same": "no difference outside the noise", "unmeasured": "the machine was too busy to compare calls this long"}
-_ENDS_MOVED = (
-    "Calls are not compared: they are timed from their first session to their last, and operators moved into or out of what lies between."
-)
+_MOVED = "Calls are not compared: operators moved into or out of what is timed, and no whole calls were measured on both sides."
 _OTHER_MACHINE = "Recorded on different machines or with different numbers of threads, which may be all that the times show."
 
 _NOUNS: Mapping[Kind, str] = {"break": "graph break", "result": "verified result", "finding": "error"}
@@ -60,7 +58,7 @@ def comparison_screen(compared: Compared, *, anchors: Mapping[tuple[str, str], i
         title=f"{_called(compared.before)}  →  {_called(compared.after)}",
         verdict=sentence[:1].upper() + sentence[1:],
         leads=True,
-        notes=tuple(note for note, holds in ((_OTHER_MACHINE, compared.machine_differs), (_ENDS_MOVED, compared.ends_moved)) if holds),
+        notes=tuple(note for note, holds in ((_OTHER_MACHINE, compared.machine_differs), (_MOVED, compared.ends_moved)) if holds),
         tiles=(_speed(compared), _splits(compared.changes), _placement(compared.changes), _results(compared)),
         answers=tuple(answer for answer in answers if answer.said or answer.items),
     )
@@ -219,7 +217,7 @@ _ORDER = ("slower", "faster", "same", "unmeasured")
 def _speed(compared: Compared) -> Tile:
     calls = [row for row in compared.timings if row.is_whole] or list(compared.timings)
     if compared.ends_moved or not calls:
-        detail = _ENDS_MOVED if compared.ends_moved else "no call of both captures was recorded"
+        detail = _MOVED if compared.ends_moved else "no call of both captures was recorded"
         return Tile(name="speed", title="Speed", state="unknown", word="not compared", detail=detail)
     call = min(calls, key=lambda row: _ORDER.index(row.verdict))
     states: dict[str, State] = {"slower": "bad", "faster": "good", "same": "plain", "unmeasured": "unknown"}

@@ -19,7 +19,7 @@ from ortlens.analysis.costs import runs_per_call
 from ortlens.analysis.coverage import current_ids, is_backward_of, place_key
 from ortlens.analysis.index import graph_by_session, grouped, summed
 from ortlens.analysis.ledger import ledger_from_logs, measured_call, time_base, totals_of
-from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
+from ortlens.analysis.timing import PHASES, call_times, compile_total_ns, fallback_ns
 from ortlens.views.wording import PHASE_WORDS
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Graph, LedgerPart, LedgerPartName, Node
 
+_Around: TypeAlias = Literal["bind", "foreign", "output", "residual"]
 FrameKind: TypeAlias = Literal[
-    "call", "graph", "module", "ort", "torch", "kernel", "session", "bind", "output", "residual", "guards", "between", "break", "phase"
+    "call", "graph", "module", "ort", "torch", "kernel", "session", _Around, "guards", "between", "break", "phase"
 ]
 KINDS: tuple[FrameKind, ...] = get_args(FrameKind)  # codes of the kinds in the packed data are places in this
-_AROUND: tuple[Literal["bind", "output", "residual"], ...] = ("bind", "output", "residual")
+_AROUND: tuple[_Around, ...] = get_args(_Around)
+
 
 COMPILE_PHASES = (*PHASES, "other")
 
@@ -57,13 +59,18 @@ class Flame:
     root: Frame  # the call
     is_measured: bool  # whether a call was measured as a whole; else what lies around sessions and operators is not in it
     has_kernels: bool  # whether kernels were measured, so that operators in ONNX Runtime have a time
-    base: Literal["call", "run"]  # what its times are per, see `ledger.time_base`
+    base: str  # what its times are per: `call` or `run`, see `ledger.time_base`, or, of several functions, `call of each function`
 
 
 def flame_of(capture: Capture, *, max_rows: int = 50_000) -> Flame:
     """Make the flame graph of a capture from at most `max_rows` rows per table; `root.ns` is 0 where no call is known."""
     maker = _Maker(capture, max_rows)
-    return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels), base=time_base(capture))
+    return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels), base=base_of(capture))
+
+
+def base_of(capture: Capture) -> str:
+    """Say what the times of the flame graph are per: of functions that nobody measured together, the sum is of a call of each."""
+    return time_base(capture) + (" of each function" if len(call_times(capture)) > 1 and measured_call(capture) is None else "")
 
 
 def packed_flame(flame: Flame) -> dict[str, Any]:
@@ -131,7 +138,7 @@ class _Maker:
                 shown = graph.graph_id in self._parts or graph.graph_id in current
                 root.children.append(self._graph(row, graph, is_shown=shown))
         root.children += self._breaks(behind)
-        root.children += self._around([child for child in root.children if child.kind == "break"])
+        root.children += self._around([child for child in root.children if child.kind != "graph"])
         root.ns = float(self._total)
         root.width = sum(child.width for child in root.children)
         left = compile_total_ns(capture) - sum(phase.ns for child in root.children for phase in child.children if phase.kind == "phase")
@@ -152,10 +159,13 @@ class _Maker:
         return {graph_id: dict(nodes) for graph_id, nodes in found.items()}
 
     def _breaks(self, rows: Iterable[int]) -> list[Frame]:
-        """Make frames of the breaks that were measured: the time between the graph before and the one behind."""
-        breaks = self._capture.breaks
-        priced = [row for row in rows if row < self._max and breaks[row].between_ns and self.is_measured]
-        return [Frame(kind="break", ref=row, ns=float(breaks[row].between_ns or 0)) for row in priced]
+        """Make frames of the breaks that were measured: Dynamo's part, named by what the break costs, and the program's own code there."""
+        found: list[Frame] = []
+        for row in rows if self.is_measured else ():
+            item = self._capture.breaks[row]
+            found.append(Frame(kind="break", ref=row, ns=float(item.cost_ns or 0), width=float(item.overhead_ns or 0)))
+            found.append(Frame(kind="between", ref=row, ns=float(item.between_ns or 0), width=float(item.between_ns or 0)))
+        return [frame for frame in found if frame.ref < self._max and frame.width]
 
     def _around(self, breaks: Sequence[Frame]) -> list[Frame]:
         """Make frames of what lies around graphs and is no break: entering compiled code, and Python that only the ledger times."""
@@ -163,12 +173,11 @@ class _Maker:
             return []
         guards = sum(float(parts.get("guards", 0)) for parts in self._parts.values())
         between = sum(parts.get("eager", 0) - self._clocked(graph_id) for graph_id, parts in self._parts.items())
-        room, cost = guards + between, sum(frame.ns for frame in breaks)
+        room, drawn = guards + between, sum(frame.width for frame in breaks)
         for frame in breaks:  # medians, which need not add up to the means of the ledger
-            frame.width = frame.ns * min(1.0, room / cost)
-        records = [self._capture.breaks[frame.ref] for frame in breaks]
-        guards -= sum(item.overhead_ns or 0 for item in records)
-        between -= sum(own_code_ns(item) for item in records)
+            frame.width *= min(1.0, room / drawn)
+        guards -= sum(frame.width for frame in breaks if frame.kind == "break")
+        between -= sum(frame.width for frame in breaks if frame.kind == "between")
         if between < 0 or guards < 0:
             guards, between = max(guards + between, 0.0), 0.0
         around = (Frame(kind="guards", ns=guards, width=guards), Frame(kind="between", ns=between, width=between))
@@ -205,7 +214,7 @@ class _Maker:
         own = [(row, item) for row, item in self._sessions_of.get(graph.graph_id, []) if item.session_id not in self._profiled]
         weights = [(item.p50_ns or 0) * self._runs[item.session_id] for _, item in own]
         whole = sum(weights)
-        if not whole:  # of another backend, or the time between kernels
+        if not whole:  # the time between kernels
             return [] if self._profiled or not left else [Frame(kind="session", ns=left)]
         return [Frame(kind="session", ref=row, ns=left * weight / whole) for (row, _), weight in zip(own, weights, strict=True) if weight]
 

@@ -6,11 +6,10 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_asked
-from ortlens.analysis.ledger import time_base
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
-from ortlens.views.flame import flame_of
-from ortlens.views.wording import clipped, function, place, runner_name
+from ortlens.views.flame import base_of, flame_of
+from ortlens.views.wording import clipped, foreign_words, function, place
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +30,7 @@ _FILLS: Mapping[FrameKind, str] = {
     "module": "#edf1f3",
     "ort": "#7dbbe6",
     "session": "#7dbbe6",
+    "foreign": "#c9cf8a",
     "kernel": "#a9d3f0",
     "bind": "#f2c14e",
     "output": "#5cc9a7",
@@ -44,6 +44,7 @@ _WORDS: Mapping[FrameKind, str] = {
     "torch": "PyTorch",
     "bind": "bind",
     "output": "output",
+    "foreign": "another backend",
     "guards": "guards",
     "between": "Python",
     "break": "graph break",
@@ -103,8 +104,8 @@ def flame_svg(capture: Capture) -> str:
     kinds = {frame.kind for frame, _, _, _, _ in boxes}
     body = "".join(_box(capture, box, root.ns) for box in boxes if box[1] < rows)
     height = rows * _ROW + 26
-    key = _key(kinds, rows, runner_name(capture))
-    label = escape(f"Flame graph of one {time_base(capture)}, {time_from_ns(root.ns)}", quote=True)
+    key = _key(kinds, rows, foreign_words(capture))
+    label = escape(f"Flame graph of one {base_of(capture)}, {time_from_ns(root.ns)}", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ortlens-flame" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
         f'font-family="system-ui,sans-serif" font-size="12" fill="currentColor">{_STYLE}{_HATCH}{body}{key}</svg>'
@@ -164,7 +165,7 @@ def _title(capture: Capture, frame: Frame, outer: str) -> str:
         return clipped(frame.path.removeprefix(f"{outer}.") if outer else frame.path, 80)
     if frame.kind in _TITLES and frame.ref >= 0:
         return clipped(_TITLES[frame.kind](capture, frame.ref), 80)
-    return {"call": f"one {time_base(capture)}", "session": "the graph", **_WORDS}[frame.kind]
+    return {"call": f"one {base_of(capture)}", "session": "the graph", **_WORDS}[frame.kind]
 
 
 def _target(capture: Capture, row: int) -> str:
@@ -177,14 +178,15 @@ _TITLES: Mapping[FrameKind, Callable[[Capture, int], str]] = {
     "torch": _target,
     "kernel": lambda capture, row: capture.kernels[row].op_type,
     "break": lambda capture, row: f"✂ at the graph break, {place(capture.breaks[row].file, capture.breaks[row].line)}",
+    "between": lambda capture, row: f"Python at the graph break, {place(capture.breaks[row].file, capture.breaks[row].line)}",
     "session": lambda capture, row: f"{capture.sessions[row].partition_id} in ONNX Runtime",
 }
 
 
-def _key(kinds: set[FrameKind], rows: int, runner: str) -> str:
+def _key(kinds: set[FrameKind], rows: int, foreign: str) -> str:
     at, parts = 2.0, []
     shown = kinds | ({"ort"} if "session" in kinds else set())
-    for kind, words in {**_WORDS, "ort": escape(runner)}.items():
+    for kind, words in {**_WORDS, "foreign": escape(foreign)}.items():
         if kind not in shown:
             continue
         fill = "url(#flame-hatch)" if kind == "torch" else _FILLS[kind]

@@ -42,7 +42,7 @@ from ortlens.views.sentences import (
     undecided_sentence,
 )
 from ortlens.views.time_sentences import average_words, busy_sentence, gain_words, generate_ns
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, SAVED, WANTS, runner_name, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, SAVED, WANTS, foreign_words, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +144,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "busy_sentence": busy_sentence(capture),
         "recompiles_sentence": recompiles_sentence(capture),
         "coverage": asdict(coverage_of(capture)),
-        "runner": runner_name(capture),
+        "foreign": foreign_words(capture),
         "looks": [
             {"sentence": problem_sentence(item), "consequences": consequence_sentences(item), "id": problem_id(item, capture)}
             for item in problems_of(capture)[:MAX_PROBLEMS]

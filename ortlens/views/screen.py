@@ -15,7 +15,7 @@ from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.advice import advised, hint_for
 from ortlens.analysis.problems.stream import finding_records, findings_of, problems_of
 from ortlens.analysis.speed import is_busy
-from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks, own_code_ns, slowest_sessions
+from ortlens.analysis.timing import compile_phases, compile_total_ns, costliest_breaks, slowest_sessions
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.sentences import (
     MAX_PROBLEMS,
@@ -174,7 +174,7 @@ def _breaks(capture: Capture) -> Answer:
 
 
 def _break(item: Break, below: _ToDo, *, is_busy: bool) -> Item:
-    price = price_text(item.cost_ns, own_code_ns(item), is_busy=is_busy)
+    price = price_text(item.cost_ns, item.between_ns or 0, is_busy=is_busy)
     notes = [f"{price}: {clipped(item.reason, _MAX_REASON)}" if price else clipped(item.reason, _MAX_REASON)]
     hint = hint_for(item)
     notes += below(item.break_id, item.advice) if item.advice else [f"Hint: {first_sentence(hint)}"] if hint else []

@@ -178,7 +178,7 @@ def partitions_sentence(capture: Capture) -> str:
     apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
     roles = [role for role in ("encode", "prefill", "decode") if any(row.graph.role == role for row in current)]
     apart += f", {', '.join(roles[:-1])} and {roles[-1]}" if len(roles) > 1 else f", {roles[0]}" if roles else ""
-    graphs = counted(len(current), "graph") + apart + _other_versions(capture)
+    graphs = counted(coverage_of(capture).graph_count or len(current), "graph") + apart + _other_versions(capture)
     count = coverage_of(capture).partition_count
     return f"{count:,}, in {graphs}{_whole(capture)}" if count else f"none, in {graphs}"
 

@@ -11,7 +11,7 @@ from ortlens.analysis.speed import call_pace, is_busy, is_crowded, others_of, sp
 from ortlens.analysis.timing import call_times
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.tiles import dropped_words, pace_words, passes_words
-from ortlens.views.wording import PART_WORDS, visible
+from ortlens.views.wording import PART_WORDS, foreign_words, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.generation import Cache
@@ -27,7 +27,7 @@ def ledger_sentence(capture: Capture) -> str:
     ledger = measured_call(capture)
     if ledger is None:
         return ""
-    words = PART_WORDS if capture.backend == "ortlens" else {**PART_WORDS, "run": f"graphs of {visible(capture.backend)}"}
+    words = {**PART_WORDS, "foreign": foreign_words(capture)}
     shares = dict(ledger.share)
     parts = []
     if python := generate_ns(capture):  # in what the ledger books as PyTorch and Python between graphs
@@ -106,7 +106,7 @@ def _call_sentence(call: CallTime, capture: Capture) -> str:
     parts = (
         ("ONNX Runtime", call.ort_ns),
         ("PyTorch operators", call.eager_ns),
-        (f"graphs of {visible(capture.backend)}", call.foreign_ns),
+        (foreign_words(capture), call.foreign_ns),
     )
     split = " + ".join(f"{time_from_ns(ns)} {name}" for name, ns in parts if ns)
     named = f"{visible(call.function or 'unnamed function')}: " if len(call_times(capture)) > 1 else ""
@@ -128,7 +128,7 @@ def generation_sentences(capture: Capture) -> list[str]:
         return []
     said = [_step_sentence(step, capture) for step in found.steps]
     if not found.steps:
-        inside = "ONNX Runtime and PyTorch" if capture.backend == "ortlens" else f"graphs of {visible(capture.backend)}"
+        inside = "ONNX Runtime and PyTorch" if capture.backend == "ortlens" else foreign_words(capture)
         said = [f"{role}: {counted(count, 'call')}, {time_from_ns(mean)} each in {inside}" for role, (count, mean) in found.entries.items()]
         said.append("for tokens per second, and Python around the model, explain `model.generate`")
     return [*said, *([_cache_sentence(found.cache)] if found.cache is not None else [])]

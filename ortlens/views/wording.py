@@ -7,7 +7,6 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.identity import RESUMED
 from ortlens.analysis.problems.guards import condition_of
 
@@ -49,15 +48,17 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
     "guards": "entering compiled code",
     "bind": "binding",
     "output": "outputs",
+    "foreign": "graphs of another backend",
     "residual": "rest",
     "wait": "waiting for the device",
 }
 """What each part of the ledger is, in the order of display."""
 
 
-def runner_name(capture: Capture) -> str:
-    """Name what runs compiled code: ONNX Runtime, or the other backend that compiled it."""
-    return visible(capture.backend) if coverage_of(capture).verdict == "foreign" else "ONNX Runtime"
+def foreign_words(capture: Capture) -> str:
+    """Name the graphs that another backend compiled, with the backends beside ours: `graphs of inductor`."""
+    others = [name for name in capture.backend.split(", ") if name not in {"ortlens", "onnxrt"}]
+    return f"graphs of {visible(', '.join(others) or 'another backend')}"
 
 
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")

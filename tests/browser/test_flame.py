@@ -49,8 +49,8 @@ def test_a_graph_break_is_a_slab_that_leads_to_its_line_and_words_stand_out_from
     page = show(TWELVE)
     go(page, "flame")
     page.fill(".ol-panel-flame [data-find]", "graph break")
-    total = sum(item.between_ns or 0 for item in TWELVE.breaks)
-    assert page.inner_text(".ol-panel-flame .ol-tools [role=status]").startswith(f"5 frames: {time_from_ns(total)}")
+    total = sum((item.cost_ns or 0) + (item.between_ns or 0) for item in TWELVE.breaks)
+    assert page.inner_text(".ol-panel-flame .ol-tools [role=status]").startswith(f"10 frames: {time_from_ns(total)}")
     page.fill(".ol-panel-flame [data-find]", "")
     box = page.locator(CANVAS).bounding_box()
     assert box is not None

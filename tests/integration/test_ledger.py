@@ -178,7 +178,7 @@ def test_python_between_graphs_is_eager_and_the_price_of_its_break() -> None:
     cheap, dear = lens.breaks.between_ns
     planted = of(lens, "g2", "eager")
     assert planted >= SLOW * 1e9
-    assert planted <= dear < planted * 1.2
+    assert planted * 0.99 <= dear < planted * 1.2
     assert 0 < cheap < dear / 8
     assert totals(lens).ns["eager"] - planted < planted / 8
     assert totals(lens).total_ns - planted < planted / 2, "and nowhere else"
@@ -326,7 +326,7 @@ def test_the_creation_of_a_session_is_no_part_of_a_call_or_price(calls: int) -> 
     assert captured.figures.explain_calls == calls
     tenth = CREATION * 1e9 / 10
     for item in captured.breaks:
-        assert (item.between_ns or 0) + (item.entering_ns or 0) < tenth
+        assert (item.between_ns or 0) + (item.cost_ns or 0) < tenth
     assert totals(lens).total_ns < 5 * tenth  # which is half a creation; a call enters each graph twice
     assert {graph.entries_per_call for graph in captured.graphs} == {2}, "known without times"
     assert totals(lens).is_measured == (calls > 2), "of two calls, each compiled code or created a session"

@@ -215,7 +215,7 @@ def _times(result: Compared, allowed: float | None) -> VerdictRow:
     if all(row.verdict == "unmeasured" for row in rows) or (result.ends_moved and not slower):
         why = "too few calls were recorded, here or in the baseline, or the machine was too busy for calls this long"
         if result.ends_moved:
-            why = "operators moved into or out of what is timed of a call, from its first session to its last"
+            why = "operators moved into or out of what is timed of a call, and no whole calls were measured on both sides"
         return VerdictRow(limit=name, subject=subject, verdict="unmeasured", allowed=most, detail=why, asked=asked)
     worst = slower[0].ratio or 1.0 if slower else 1.0
     named = ", ".join(_named(row) for row in slower if (row.ratio or 1.0) > most)

@@ -83,10 +83,17 @@ def _operators(pairing: Pairing) -> Iterator[Change]:
     for pair in pairing.operators:
         if pair.before.supported != pair.after.supported:
             yield _operator("moved", "better" if pair.after.supported else "worse", pair.after, _where(pair.before), _where(pair.after))
+    for node in pairing.entered:
+        yield _operator("moved" if node.supported else "changed", "better" if node.supported else "neutral", node, _OUTSIDE, _where(node))
+    for node in pairing.left:
+        yield _operator("moved" if node.supported else "changed", "worse" if node.supported else "neutral", node, _where(node), _OUTSIDE)
     for node in pairing.added:
         yield _operator("added", "neutral", node, None, _where(node))
     for node in pairing.removed:
         yield _operator("removed", "neutral", node, _where(node), None)
+
+
+_OUTSIDE = "PyTorch: outside of compiled code"
 
 
 def _operator(change: Happened, effect: Effect, node: Node, before: str | None, after: str | None) -> Change:
@@ -100,9 +107,9 @@ def _where(node: Node) -> str:
 
 def _partitions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
     first = {node.partition_id for pair in pairing.operators if (node := pair.before).partition_id is not None}
-    first |= {node.partition_id for node in pairing.removed if node.partition_id is not None}
+    first |= {node.partition_id for node in (*pairing.left, *pairing.removed) if node.partition_id is not None}
     second = {node.partition_id for pair in pairing.operators if (node := pair.after).partition_id is not None}
-    second |= {node.partition_id for node in pairing.added if node.partition_id is not None}
+    second |= {node.partition_id for node in (*pairing.entered, *pairing.added) if node.partition_id is not None}
     sizes = {partition.partition_id: partition.node_count for partition in before.partitions}
     others = {partition.partition_id: partition.node_count for partition in after.partitions}
     for partition, size in sizes.items():

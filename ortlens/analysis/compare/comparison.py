@@ -104,8 +104,9 @@ def compared(before: Capture, after: Capture) -> Compared:
 
 
 def _check_same_program(before: Capture, after: Capture, pairing: Pairing) -> None:
-    shared = sum(pair.match != "renamed" for pair in pairing.operators)
-    smaller = min(len(pairing.operators) + len(side) for side in (pairing.removed, pairing.added))
+    elsewhere = len(pairing.entered) + len(pairing.left)
+    shared = sum(pair.match != "renamed" for pair in pairing.operators) + elsewhere
+    smaller = min(len(pairing.operators) + elsewhere + len(side) for side in (pairing.removed, pairing.added))
     if before.name == after.name or (smaller and shared >= _SAME_PROGRAM * smaller) or (not smaller and pairing.graphs):
         return
     raise UsageError(
@@ -121,8 +122,8 @@ def _named(capture: Capture) -> str:
 def _aligned(pairing: Pairing) -> tuple[AlignedOperator, ...]:
     return (
         *(_row(pair.after, pair.before, pair.after, pair.match) for pair in pairing.operators),
-        *(_row(node, node, None, None) for node in pairing.removed),
-        *(_row(node, None, node, None) for node in pairing.added),
+        *(_row(node, node, None, None) for node in (*pairing.left, *pairing.removed)),
+        *(_row(node, None, node, None) for node in (*pairing.entered, *pairing.added)),
     )
 
 

@@ -9,8 +9,8 @@ from os.path import commonprefix
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_session, grouped, sessions_by_id
+from ortlens.analysis.index import graph_by_session, graphs_by_id, grouped, sessions_by_id
+from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column, optional
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Capture, Run
+    from ortlens.trace.records import Capture, Node, Run
 
 
 Scope: TypeAlias = Literal["call", "run", "graph", "partition"]
@@ -31,8 +31,9 @@ class Timing:
     """What a unit takes in two captures, and whether that differs outside the noise."""
 
     scope: Scope = column(
-        "`call` from the first session of a call to the end of the last; `run` the same of the compiled code, where nobody counted calls; "
-        "`graph` the same within one graph, or a whole graph under another backend; `partition` one run of a session."
+        "`call` a whole call where both captures measured it, else from its first session to the end of its last; `run` the latter of the "
+        "compiled code, where nobody counted calls; `graph` the same within one graph, or a whole graph under another backend; `partition` "
+        "one run of a session."
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
     module: str | None = optional("Module path that the operators of the partition share.")
@@ -82,27 +83,19 @@ def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls:
 def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
     """Tell whether operators moved into or out of the span that a call's time covers: from its first session to the end of its last.
 
-    If so, one capture runs an operator in PyTorch outside that span, and the other in ONNX Runtime.
+    If so, one capture runs an operator in PyTorch outside that span, and the other in ONNX Runtime. Calls that both measured are whole.
     """
-    outside = _outside(before), _outside(after)
-    return any(
-        (node.graph_id, node.node) in ends
-        for pair in pairing.operators
-        if pair.before.supported != pair.after.supported
-        for node, ends in zip((pair.before, pair.after), outside, strict=True)
-    )
+    moved = [pair for pair in pairing.operators if pair.before.supported != pair.after.supported]
+    at_end = any(_is_at_end(pair.before, before) or _is_at_end(pair.after, after) for pair in moved)
+    return not _whole_calls(before, after) and bool(pairing.entered or pairing.left or at_end)
 
 
-def _outside(capture: Capture) -> set[tuple[str, str]]:
-    """Find the operators before the first session or after the last of what was compiled together, by graph and node."""
-    targets = {graph.graph_id: graph.target for graph in current_graphs(capture)}
-    nodes = grouped((targets[node.graph_id], node) for node in capture.nodes if node.graph_id in targets)
-    found: set[tuple[str, str]] = set()
-    for listed in nodes.values():
-        inside = [index for index, node in enumerate(listed) if node.partition_id is not None]
-        first, last = (inside[0], inside[-1]) if inside else (len(listed), len(listed))
-        found |= {(node.graph_id, node.node) for index, node in enumerate(listed) if not first <= index <= last}
-    return found
+def _is_at_end(node: Node, capture: Capture) -> bool:
+    """Tell whether an operator runs before the first session or after the last of what was compiled together."""
+    target = graphs_by_id(capture)[node.graph_id].target
+    rows = [row for row in capture.nodes if graphs_by_id(capture)[row.graph_id].target == target]
+    at = rows.index(node)
+    return not all(any(row.partition_id is not None for row in side) for side in (rows[: at + 1], rows[at:]))
 
 
 class _TimedRuns:
@@ -169,13 +162,22 @@ def _machine(left: _TimedRuns, right: _TimedRuns, sessions: Mapping[str, str]) -
 
 def _calls(before: Capture, after: Capture, left: _TimedRuns, right: _TimedRuns, machine: Machine | None) -> Iterator[Timing]:
     others = {time.function: time for time in call_times(after)}
-    ours, theirs = call_times(before), call_times(after)
+    ours, theirs, whole = call_times(before), call_times(after), set[str | None]()
+    if (walls := _whole_calls(before, after)) and (measured := measured_call(before)):
+        whole = {time.function for time in ours if not set(measured.graph_ids).isdisjoint(time.graph_ids)}
+        yield _timing("call", next((time.function for time in ours if time.function in whole), None) or "the call", walls, machine)
     for time in ours:
         other = others.get(time.function) or (theirs[0] if len(ours) == len(theirs) == 1 else None)
-        if other is None or time.is_call != other.is_call:
+        if other is None or time.is_call != other.is_call or time.function in whole:
             continue
         times = [left.spans(time.graph_ids, time.entries)[1], right.spans(other.graph_ids, other.entries)[1]]
         yield _timing("call" if time.is_call else "run", time.function or "the call", times, machine)
+
+
+def _whole_calls(before: Capture, after: Capture) -> list[list[int]]:
+    """Return the times of the calls that were measured as a whole, of both captures; empty where either has too few."""
+    walls = [list(capture.figures.ledger_walls) for capture in (before, after)]
+    return walls if all(len(own) >= MIN_CALLS for own in walls) else []
 
 
 def _graphs(left: _TimedRuns, right: _TimedRuns, pairing: Pairing, machine: Machine | None, remade: AbstractSet[str]) -> Iterator[Timing]:
@@ -199,6 +201,8 @@ def _remade(pairing: Pairing) -> set[str]:
         for first, second in ids:
             if first != (None if second is None else back.get(second, "")):
                 remade |= {first or "", back.get(second or "", "")}
+        remade |= {name for node in pairing.entered for name in (back.get(node.graph_id, ""), back.get(node.partition_id or "", ""))}
+    remade |= {name for node in pairing.left for name in (node.graph_id, node.partition_id or "")}
     return remade
 
 

@@ -50,6 +50,8 @@ class Pairing:
     operators: tuple[Pair, ...]  # operators that both have, in the order of the first
     removed: tuple[Node, ...]  # operators that only the first has
     added: tuple[Node, ...]  # operators that only the second has
+    left: tuple[Node, ...]  # operators of the first that the second runs outside of its graphs
+    entered: tuple[Node, ...]  # operators of the second that the first runs outside of its graphs
     graphs: Mapping[str, str]  # graph ids of the second by those of the first
     partitions: Mapping[str, str]  # partition ids likewise
     sessions: Mapping[str, str]  # session ids likewise
@@ -60,6 +62,7 @@ def paired(before: Capture, after: Capture) -> Pairing:
     structures: dict[Hashable, int] = {}
     left, right = _operators(before, structures), _operators(after, structures)
     pairs, removed, added = _paired_operators(left, right)
+    (left_graphs, removed), (entered, added) = _run_outside(removed, after), _run_outside(added, before)
     graphs = _by_overlap((pair.before.graph_id, pair.after.graph_id) for pair in pairs)
     graphs |= _graphs_by_name(before, after, graphs)
     partitions = _by_overlap(
@@ -71,6 +74,8 @@ def paired(before: Capture, after: Capture) -> Pairing:
         operators=pairs,
         removed=removed,
         added=added,
+        left=left_graphs,
+        entered=entered,
         graphs=graphs,
         partitions=partitions,
         sessions=_sessions(before, after, partitions),
@@ -87,6 +92,18 @@ def _operators(capture: Capture, structures: dict[Hashable, int]) -> list[Operat
             if node.kind == "compute"
         ]
     return made
+
+
+def _run_outside(nodes: Sequence[Node], other: Capture) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Separate the operators that a call of another capture runs outside of its graphs, by name and number, from those that it lacks."""
+    outside = Counter[str]()
+    for name, _, count in (text.rpartition(":") for frame in other.frames for text in frame.ops):
+        outside[name] += int(count) if count.isdecimal() else 0
+    found: tuple[list[Node], list[Node]] = [], []
+    for node in nodes:
+        outside[node.target] -= 1
+        found[outside[node.target] < 0].append(node)
+    return tuple(found[0]), tuple(found[1])
 
 
 def _structures(graph: Graph, nodes: Sequence[Node], structures: dict[Hashable, int]) -> list[tuple[int, ...]]:

@@ -40,6 +40,7 @@ _PARTS = {
     "bind": ("passing inputs to ONNX Runtime takes", "Pass fewer, larger tensors, or compile a larger part of the program at once"),
     "output": ("returning outputs to PyTorch takes", "Return fewer, larger tensors, or compile a larger part of the program at once"),
     "run": ("ONNX Runtime takes", "Find its slow kernels in a profile"),
+    "foreign": ("graphs of another backend take", "Compile them with ortlens too"),
     "eager": ("PyTorch operators and Python between graphs take", "Call what need not run each time outside of the function"),
     "residual": ("the rest of the call takes", "Compare with backend='aot_eager'"),
     "wait": ("waiting for the device takes", "Find the kernels that take its time in a profile"),
@@ -118,7 +119,7 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
         return None
     broken = sum(item.overhead_ns or 0 for item in capture.breaks)
     known = _unpriced(totals.ns, broken, splitting + sum(item.entering_ns or 0 for item in capture.breaks))
-    overhead = {name: ns for name, ns in known.items() if name not in ("run", "eager", "wait")}
+    overhead = {name: ns for name, ns in known.items() if name not in ("run", "foreign", "eager", "wait")}
     parts = overhead if 2 * sum(overhead.values()) >= loss - explained else known  # what runs in the graphs has its counterpart uncompiled
     part = max(parts, key=lambda name: parts[name])
     if part == "eager" and (capture.fallbacks or any(item.cost_ns is not None for item in capture.breaks)):  # they have prices, and lines

@@ -15,7 +15,7 @@ from ortlens.analysis.problems.catalogue import Advice, advise, given_up_title, 
 from ortlens.analysis.problems.guards import guard_place
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, WORTH_APART, call_pace, is_busy, is_crowded, loss_of_call
-from ortlens.analysis.timing import costliest_breaks, own_code_ns, recompile_times
+from ortlens.analysis.timing import costliest_breaks, recompile_times
 from ortlens.trace.records import same
 from ortlens.units import percent, time_from_ns
 
@@ -51,7 +51,7 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
     lost = {frame.break_id: frame for frame in reversed(given_up(capture)) if frame.break_id}
     for item in costliest_breaks(capture):
         advice = advice_of(capture)[item]
-        is_free = not item.saved_ns and item.cost_ns == 0 and own_code_ns(item) <= MUCH * whole  # measured, and nothing to be saved
+        is_free = not item.saved_ns and item.cost_ns == 0 and (item.between_ns or 0) <= MUCH * whole  # measured, and nothing to be saved
         frame = lost.get(item.break_id)
         if frame is None and (is_free or (advice is not None and advice.is_expected)):
             continue
@@ -69,7 +69,7 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
             title=item.reason if frame is None else given_up_title(frame),
             count=item.occurrences,
             gain_ns=item.saved_ns,
-            own_code_ns=own_code_ns(item),
+            own_code_ns=item.between_ns or 0,
             measured=True,
             hazard=item.reason,
             traits=frozenset(name for name, holds in traits.items() if holds) | ({advice.kind} if advice is not None else set()),

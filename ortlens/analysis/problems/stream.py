@@ -278,6 +278,6 @@ def _time_by_part(capture: Capture) -> dict[tuple[str, LedgerPartName], float]:
     known, entries = {graph_id for graph_id, _ in found}, entries_by_graph(capture)
     for graph_id, time in graph_times(capture).items() if known else ():
         if graph_id not in known and time.calls and graph_id in entries:
-            found[graph_id, "run"] = (time.ort_ns + time.foreign_ns) / time.calls * entries[graph_id]
+            found[graph_id, "run"] = time.ort_ns / time.calls * entries[graph_id]
             found[graph_id, "eager"] = time.eager_ns / time.calls * entries[graph_id]
     return found

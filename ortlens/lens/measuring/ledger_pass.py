@@ -38,7 +38,7 @@ from ortlens.analysis.ledger import (
     lookups_ahead,
     middle_half,
 )
-from ortlens.analysis.speed import AbTiming
+from ortlens.analysis.speed import MIN_CALLS, AbTiming
 from ortlens.backend.basis.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
 from ortlens.backend.observed import in_all, unlogged
 from ortlens.trace import records as r
@@ -253,12 +253,14 @@ class LedgerPass:
         traces = [call.trace() for call in calls]
         for graph_id, times in entries_of(traces or [call.trace() for call in self._preparing]).items():
             self.recorder.amend(r.Graph, graph_id, entries_per_call=times)
-        walls = turns.other if turns is not None else [trace.wall_ns for trace in traces if trace.visits]
+        own = [trace.wall_ns for trace in traces if trace.visits]
+        walls = own if turns is None else turns.other
+        kept = walls if turns is None or len(walls) >= MIN_CALLS else (*own, *walls)  # clocks cost little of calls that are so long
         # What the steps of a generation take is a mean, on both sides.
         ledger = ledger_from_calls(traces, self._surroundings(), statistics.median(walls) if walls and self.steps is None else None)
         if not ledger.parts:
             return
-        figures: dict[str, float] = {"ledger_calls": ledger.calls}
+        figures: dict[str, Any] = {"ledger_calls": ledger.calls, "ledger_walls": tuple(kept)}
         if len(walls) >= _ENOUGH:
             figures["ledger_spread"] = statistics.median(walls) / max(min(walls), 1)  # how busy the machine was
         if cores is not None:
@@ -278,7 +280,9 @@ class LedgerPass:
         for node in self._eager_ns():
             self.recorder.amend(r.Fallback, node, call_ns=round(ledger.scale * statistics.fmean(eager.get(node, 0) for eager in booked)))
         for known in self.recorder.records(r.Break):
-            between, overhead, entering = (costs.get(known.break_id) for costs in (ledger.break_ns, ledger.overhead_ns, ledger.entering_ns))
+            between, overhead, entering = (
+                costs.get(known.break_id) for costs in (ledger.between_ns, ledger.overhead_ns, ledger.entering_ns)
+            )
             cost = None if overhead is None else max(overhead + (entering or 0), known.saved_ns or 0)
             self.recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead, entering_ns=entering, between_ns=between)
 
@@ -332,12 +336,12 @@ class _TimedCall:
     listened: bool
     steps: tuple[StepReading, ...] = ()
     waited_ns: int = 0
-    sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
+    sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0, 0]))
 
     def add(self, graph_id: str, readings: tuple[int, int, int, int], *, foreign: bool) -> None:
         """Add a run of a session, or a call of a whole graph of another backend."""
         start, bound, ran, done = readings
-        for place, ns in enumerate((bound - start, ran - bound, done - ran)):
+        for place, ns in enumerate((0, 0, 0, done - start) if foreign else (bound - start, ran - bound, done - ran)):
             self.sessions[graph_id][place] += ns
         if foreign:
             self.stays.append((graph_id, start, done))
@@ -353,7 +357,8 @@ class _TimedCall:
             ended_ns=self.ended,
             visits=tuple(GraphVisit(graph_id=graph_id, entered_ns=entered, left_ns=left) for graph_id, entered, left in stays),
             sessions={
-                graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output) for graph_id, (bind, run, output) in self.sessions.items()
+                graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output, foreign_ns=foreign)
+                for graph_id, (bind, run, output, foreign) in self.sessions.items()
             },
             eager_ns=eager,
             heard=self.heard,

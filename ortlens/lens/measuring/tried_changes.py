@@ -30,7 +30,6 @@ from ortlens.analysis.index import grouped
 from ortlens.analysis.problems.advice import REPORTING, changes_to_try, chosen_name, is_one_truth, line_to_try
 from ortlens.analysis.problems.catalogue import SENTENCES
 from ortlens.analysis.speed import AbTiming
-from ortlens.analysis.timing import own_code_ns
 from ortlens.backend.basis.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
 from ortlens.backend.observed import ObservedGraph, graphs_of, unlogged
 from ortlens.lens.observing.break_texts import lines_of
@@ -176,9 +175,9 @@ class Trials:
             gains = {name: max(gain, 0) if (gain := gains[name]) is not None else None for name in useful[:1]}
         saved = next(iter(gains.values()), None)
         if saved is not None and next(iter(gains)) in REPORTING:  # it was left out to be timed, and is to be moved
-            saved = max(saved - sum(map(own_code_ns, items)), 0)
+            saved = max(saved - sum(item.between_ns or 0 for item in items), 0)
         if saved is not None and saved >= 0:
-            prices = [(item.cost_ns or 0) + own_code_ns(item) + 1 for item in items]
+            prices = [(item.cost_ns or 0) + (item.between_ns or 0) + 1 for item in items]
             for item, price in zip(items, prices, strict=True):
                 share = round(saved * price / sum(prices))
                 self._note([item], saved_ns=share, cost_ns=max(item.cost_ns or 0, share))

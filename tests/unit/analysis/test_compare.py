@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
@@ -15,7 +16,9 @@ from ortlens.analysis.compare.durations import Machine, band_of, verdict_of
 from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.errors import UsageError
-from ortlens.trace.records import Break, Capture, Finding, Numeric, Recompile, Run
+from ortlens.trace.records import Break, CallLine, Capture, Finding, Numeric, PythonFrame, Recompile, Run
+from ortlens.trace.schema import facts_of
+from ortlens.views.comparison import Comparison
 from ortlens.views.comparison_screen import kernel_words, row_name
 from tests.recorded import COMPARED, FILES, recorded
 from tests.unit.analysis import hand_made
@@ -416,6 +419,36 @@ def test_a_call_is_not_compared_where_an_operator_left_what_is_timed_of_it(node:
         assert ("call" in {row.scope for row in result.timings}) is not is_end
         (verdict,) = (row for row in verdicts_of(result.after, limits_from(max_slowdown=1.1), result.before) if row.limit == "max_slowdown")
         assert verdict.verdict == ("unmeasured" if is_end else "passed")
+
+
+def test_operators_that_ran_outside_of_graphs_before_are_not_new_and_make_a_fixed_copy_comparable() -> None:
+    after = replace(recorded("after"), name="Fixed")
+    names = Counter(node.target for node in after.nodes if node.kind == "compute")
+    lost = PythonFrame(frame="Net.forward", status="failed", operators=9, ops=tuple(f"{name}:{count}" for name, count in names.items()))
+    line = CallLine(operators=9, outside=9)
+    before = Capture(name="Net", frames=(lost,), call_lines=(line,))
+    there, back = compared(before, after), compared(after, before)
+    for result, effect in ((there, "better"), (back, "worse")):
+        rows = [row for row in result.changes if row.kind == "operator"]
+        assert len(rows) == names.total()
+        assert {(row.change, row.effect) for row in rows} <= {("moved", effect), ("changed", "neutral")}
+        assert result.ends_moved
+    assert "was in PyTorch: outside of compiled code" in " ".join(str(Comparison(before, after)).split())
+    with pytest.raises(UsageError, match="of different models"):
+        compared(replace(before, frames=()), after)
+
+
+def test_calls_that_both_captures_measured_are_compared_as_a_whole() -> None:
+    before = recorded("before")
+    nodes = tuple(replace(item, supported=False, partition_id=None) if item.node == "addmm_1" else item for item in before.nodes)
+    sides = [replace(item, figures=replace(item.figures, ledger_walls=(ns,) * MIN_CALLS)) for item, ns in ((before, 9000), (before, 5000))]
+    result = compared(sides[0], replace(sides[1], nodes=nodes))
+    (call,) = (row for row in result.timings if row.is_whole)
+    assert (call.scope, call.before_ns, call.after_ns, result.ends_moved) == ("call", 9000, 5000, False)
+    assert "ledger_walls" not in facts_of(sides[0])
+    short = replace(sides[1], figures=replace(before.figures, ledger_walls=(5000,) * (MIN_CALLS - 1)))
+    (call,) = (row for row in compared(sides[0], short).timings if row.is_whole)
+    assert call.before_ns not in {9000, None}, "from the first session to the last"
 
 
 def test_origins_that_many_kernels_share_do_not_join_them() -> None:

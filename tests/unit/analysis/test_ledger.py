@@ -43,12 +43,12 @@ def booked(ledger: Ledger, graph_id: str) -> dict[LedgerPartName, int]:
 def test_one_graph_and_no_break() -> None:
     ledger = ledger_from_calls([call(0, 20, 120, 126, eager=9)], Surroundings())
     assert booked(ledger, "g0") == {"guards": 26, "bind": 10, "run": 70, "output": 5, "eager": 9, "residual": 6}
-    assert [row.part for row in ledger.parts] == [part for part in PARTS if part != "wait"], "nothing was waited for"
-    assert ledger.break_ns == {}
+    assert [row.part for row in ledger.parts] == [part for part in PARTS if part not in {"foreign", "wait"}], "nothing was waited for"
+    assert ledger.between_ns == {}
     unclocked = ledger_from_calls([call(0, 20, 420, 420)], Surroundings(unclocked={"g0"}))
     assert booked(unclocked, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "eager": 315}, "what sessions leave is PyTorch's"
     for outside in ([], [CallTrace(started_ns=0, ended_ns=50, visits=())]):
-        assert ledger_from_calls(outside, Surroundings()) == Ledger(parts=(), break_ns={}, calls=0)
+        assert ledger_from_calls(outside, Surroundings()) == Ledger(parts=(), between_ns={}, calls=0)
 
 
 def test_the_gap_of_a_break_is_guards_and_python_and_its_price() -> None:
@@ -56,8 +56,7 @@ def test_the_gap_of_a_break_is_guards_and_python_and_its_price() -> None:
     ledger = ledger_from_calls([call(0, 20, 120, 1120, 1150, 1156)], around)
     assert booked(ledger, "g1") == {"guards": 12 + 6, "eager": 988, "residual": 30}
     assert booked(ledger, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "residual": 15}
-    assert ledger.break_ns == {"b0": 1000}
-    assert ledger.overhead_ns == {"b0": 12}, "the rest is the program's own"
+    assert (ledger.between_ns, ledger.overhead_ns) == ({"b0": 988}, {"b0": 12}), "the program's own, and Dynamo's"
 
 
 def test_inside_the_calls_of_a_whole_model_the_rest_is_entering_its_graphs() -> None:
@@ -88,16 +87,16 @@ def test_a_break_before_the_first_graph_costs_what_is_no_guard() -> None:
     around = Surroundings(lookup_ns={"g0": 15.0}, break_ahead={"g0": "b0"})
     ledger = ledger_from_calls([call(0, 500, 600, 606)], around)
     assert booked(ledger, "g0") == {"guards": 15 + 6, "eager": 485, "bind": 10, "run": 70, "output": 5, "residual": 15}
-    assert (ledger.break_ns, ledger.overhead_ns) == ({"b0": 485}, {"b0": 0}), "guards run with or without it"
+    assert (ledger.between_ns, ledger.overhead_ns) == ({"b0": 485}, {"b0": 0}), "guards run with or without it"
 
 
 def test_python_after_the_last_graph_is_the_last_breaks() -> None:
     around = Surroundings(last_lookup_ns=4.0, last_break="b7", has_python_after=True)
     ledger = ledger_from_calls([call(0, 20, 120, 1120)], around)
     assert booked(ledger, "g0") == {"guards": 24, "bind": 10, "run": 70, "output": 5, "eager": 996, "residual": 15}
-    assert (ledger.break_ns, ledger.overhead_ns) == ({"b7": 1000}, {"b7": 4})
+    assert (ledger.between_ns, ledger.overhead_ns) == ({"b7": 996}, {"b7": 4})
     unknown = ledger_from_calls([call(0, 20, 120, 1120)], Surroundings(has_python_after=True))
-    assert (booked(unknown, "g0")["eager"], unknown.break_ns) == (1000, {}), "of several, nobody knows which it is"
+    assert (booked(unknown, "g0")["eager"], unknown.between_ns) == (1000, {}), "of several, nobody knows which it is"
 
 
 def test_a_graph_entered_twice_has_one_row_per_part() -> None:
@@ -120,7 +119,7 @@ def test_waiting_for_a_device_is_a_part_of_its_own_and_the_rows_still_add_up() -
     around = Surroundings(has_python_after=True, last_lookup_ns=4.0, last_break="b0")
     ledger = ledger_from_calls(waiting, around)
     assert booked(ledger, "g1")["wait"] == 500
-    assert ledger.break_ns == {"b0": 6}, "the price of a break has no waiting in it"
+    assert (ledger.between_ns, ledger.overhead_ns) == ({"b0": 2}, {"b0": 4}), "the price of a break has no waiting in it"
     totals = totals_of(ledger.parts)
     assert totals is not None
     assert totals.ns["wait"] == 500
@@ -149,7 +148,7 @@ def test_the_parts_share_out_the_time_of_a_call_without_clocks() -> None:
     clocked, around = call(0, 20, 120, 1120, 1150, 1200), Surroundings(lookup_ns={"g1": 12.0}, break_ahead={"g1": "b0"})
     whole, half = ledger_from_calls([clocked], around), ledger_from_calls([clocked], around, 600.0)
     assert sum(part.ns for part in half.parts) == 600
-    assert (half.scale, half.break_ns, half.overhead_ns) == (0.5, {"b0": whole.break_ns["b0"] / 2}, {"b0": whole.overhead_ns["b0"] / 2})
+    assert (half.scale, half.between_ns, half.overhead_ns) == (0.5, {"b0": whole.between_ns["b0"] / 2}, {"b0": whole.overhead_ns["b0"] / 2})
     assert [part.share for part in half.parts] == pytest.approx([part.share for part in whole.parts], abs=0.002)
 
 
@@ -222,10 +221,10 @@ def test_logs_that_do_not_tell_give_no_ledger() -> None:
     assert ledger_from_logs(logged(runs=())) == (), "how the session's time divides is not known any more"
 
 
-def test_the_whole_graph_of_another_backend_is_run() -> None:
+def test_the_whole_graph_of_another_backend_is_a_part_of_its_own() -> None:
     runs = tuple(Run(session_id=None, graph_id="g0", call=n, start_ns=n, total_ns=30) for n in range(4))
     (row,) = ledger_from_logs(logged(partitions=(), fallbacks=(), sessions=(), runs=runs))
-    assert (row.part, row.ns, row.share) == ("run", 30, 1.0)
+    assert (row.part, row.ns, row.share) == ("foreign", 30, 1.0)
 
 
 def test_totals_of_a_model_are_sums_over_its_graphs() -> None:

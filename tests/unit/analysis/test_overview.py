@@ -255,8 +255,8 @@ def test_a_recompile_names_the_line_that_reads_what_changed() -> None:
     assert bare.line == 7
 
 
-CHEAP = Break(break_id="b0", reason="python", file=FILE, line=4, cost_ns=20_000, overhead_ns=20_000, between_ns=900_000)
-DEAR = Break(break_id="b1", reason="print", file=FILE, line=5, cost_ns=50_000, overhead_ns=50_000, between_ns=60_000)
+CHEAP = Break(break_id="b0", reason="python", file=FILE, line=4, cost_ns=20_000, overhead_ns=20_000, between_ns=880_000)
+DEAR = Break(break_id="b1", reason="print", file=FILE, line=5, cost_ns=50_000, overhead_ns=50_000, between_ns=10_000)
 BETWEEN_GRAPHS = Capture(breaks=(CHEAP, DEAR), ledger=ledger("g", run=1_000_000, residual=1_000_000))
 
 

@@ -1,14 +1,19 @@
 """What exporters write: events of a trace."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ortlens.trace.records import Capture, Run
+from ortlens.analysis.coverage import coverage_of
+from ortlens.analysis.ledger import ledger_from_logs
+from ortlens.trace.records import Capture, Run, same
 from ortlens.views.exporting import trace_from_capture
+from ortlens.views.flame import flame_of
 from ortlens.views.flame_files import flame_svg
 from ortlens.views.payload import payload_from_capture
+from ortlens.views.sentences import partitions_sentence
 from tests.recorded import recorded
 from tests.unit.analysis.hand_made import graph, kernel, session
 from tests.unit.views.sample_captures import SAMPLES, captured
@@ -108,6 +113,22 @@ def test_a_counter_has_the_profiled_peak_while_a_call_lasts() -> None:
 
 def test_the_code_of_another_backend_has_its_name() -> None:
     capture = captured("foreign")
-    assert payload_from_capture(capture)["overview"]["runner"] == "inductor"
-    assert ">inductor</text>" in (svg := flame_svg(capture))
+    assert payload_from_capture(capture)["overview"]["foreign"] == "graphs of inductor"
+    assert ">graphs of inductor</text>" in (svg := flame_svg(capture))
     assert "ONNX Runtime" not in svg
+
+
+def test_the_graphs_of_two_backends_are_told_apart() -> None:
+    ours, other = two_threads(), captured("foreign")
+    theirs = replace(other.graphs[0], graph_id="f", compile_id="0/1", target="other", **same(ours.graphs[0], "name", "file", "line"))
+    runs = tuple(replace(run, graph_id="f") for run in other.runs)
+    both = replace(ours, backend="inductor, ortlens", graphs=(*ours.graphs, theirs), runs=(*ours.runs, *runs))
+    rows = {(row.graph_id, row.part): row.ns for row in ledger_from_logs(both)}
+    assert rows["f", "foreign"] == runs[0].total_ns
+    assert {part for graph_id, part in rows if graph_id == "f"} == {"foreign"}
+    root = flame_of(both).root
+    assert {child.kind for frame in root.children if frame.ref == len(ours.graphs) for child in frame.children} == {"foreign"}
+    assert ">graphs of inductor</text>" in flame_svg(both)
+    assert coverage_of(both).foreign_graph_count == 1
+    assert partitions_sentence(both).startswith("none, in 1 graph")
+    assert coverage_of(both).node_count == coverage_of(ours).node_count

@@ -69,6 +69,9 @@ def test_every_frame_says_what_its_record_says(name: str) -> None:
     for frame in of_kind(flame, "kernel"):
         assert frame.ns == pytest.approx(capture.kernels[frame.ref].mean_ns, abs=1)
     for frame in of_kind(flame, "break"):
+        assert frame.ns == capture.breaks[frame.ref].cost_ns
+        assert frame.width == pytest.approx(capture.breaks[frame.ref].overhead_ns)
+    for frame in (frame for frame in of_kind(flame, "between") if frame.ref >= 0):
         assert frame.ns == capture.breaks[frame.ref].between_ns
     for frame in of_kind(flame, "torch"):
         node = capture.nodes[frame.ref]
@@ -82,15 +85,15 @@ def test_every_frame_says_what_its_record_says(name: str) -> None:
 def test_a_graph_break_is_a_slab_between_the_graphs_that_it_parts() -> None:
     capture = recorded("twelve")
     kinds = [child.kind for child in flame_of(capture).root.children if child.kind != "phase"]
-    assert kinds == [*["graph", "break"] * 5, "graph", "guards", "between"]
-    assert [frame.ns for frame in of_kind(flame_of(capture), "break")] == [item.between_ns for item in capture.breaks]
+    assert kinds == [*["graph", "break", "between"] * 5, "graph", "guards", "between"]
+    assert [frame.ns for frame in of_kind(flame_of(capture), "break")] == [item.cost_ns for item in capture.breaks]
 
 
 def test_what_no_call_measured_is_not_drawn() -> None:
     assert flame_of(recorded("dry")).root.ns == 0
     assert of_kind(flame_of(recorded("dry")), "torch")
     assert not of_kind(flame_of(recorded("gpt2_steps")), "guards")
-    assert {frame.kind for frame in frames(flame_of(recorded("deep_break")).root)} == {"call", "graph", "session", "phase"}
+    assert {frame.kind for frame in frames(flame_of(recorded("deep_break")).root)} == {"call", "graph", "foreign", "phase"}
 
 
 def measured(run: int, spent: int) -> Capture:
@@ -140,7 +143,8 @@ def test_the_picture_is_inert_and_says_what_the_frames_say() -> None:
     assert titles[0] == f"one call: {time_from_ns(sum(part.ns for part in capture.ledger))}"
     assert sum(title.startswith("✂ at the graph break") for title in titles) == 5
     for item in capture.breaks:
-        assert any(f"record.py:{item.line}: {time_from_ns(item.between_ns or 0)}" in title for title in titles)
+        for ns in (item.cost_ns, item.between_ns):
+            assert any(f"record.py:{item.line}: {time_from_ns(ns or 0)}" in title for title in titles)
     allowed = {"svg", "style", "g", "rect", "text", "title", "defs", "pattern"}
     assert {element.tag.removeprefix(_SVG) for element in root.iter()} <= allowed
     assert svg.count("http") == 1  # the namespace

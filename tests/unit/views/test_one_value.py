@@ -14,7 +14,7 @@ from ortlens.analysis.coverage import coverage_of, current_ids, own_recompiles
 from ortlens.analysis.ledger import ledger_totals
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.speed import call_pace, is_busy
-from ortlens.analysis.timing import call_time, call_times, compile_total_ns, own_code_ns, slowest_sessions
+from ortlens.analysis.timing import call_time, call_times, compile_total_ns, slowest_sessions
 from ortlens.trace.schema import SHOWN_TABLES
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import records_of
@@ -27,8 +27,9 @@ from ortlens.views.screen import capture_screen
 from ortlens.views.sentences import numbers_sentence, problem_sentence
 from ortlens.views.table import shown_columns
 from ortlens.views.tiles import tile_sentence, tiles_of
-from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
+from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words
 from tests.recorded import FILES, recorded
+from tests.same_figures import contradicting_figures
 
 
 class Seen:
@@ -56,6 +57,16 @@ def seen(request: pytest.FixtureRequest) -> Seen:
 
 def test_every_recorded_capture_says_where_it_is_from() -> None:
     assert [name for name, path in FILES.items() if path.stem not in (path.parent / "README.md").read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_figure_is_the_same_in_text_html_json_and_frames(name: str) -> None:
+    assert contradicting_figures(SavedCapture(recorded(name))) == []
+
+
+def test_a_figure_that_one_view_has_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SavedCapture, "summary", lambda _: "Splits 9 graph breaks; no recompile")
+    assert [line.partition(":")[0] for line in contradicting_figures(SavedCapture(recorded("twelve")))] == ["graph breaks"]
 
 
 def test_every_sentence_of_the_screen_is_in_every_rendering(seen: Seen) -> None:
@@ -126,10 +137,7 @@ def test_times_are_the_same_in_every_view(seen: Seen) -> None:
     if (ledger := ledger_totals(seen.capture)) is not None:
         assert ledger.total_ns == view.ledger.ns.sum()
         assert view.ledger.share.sum() == pytest.approx(1)
-        if ledger.is_measured:
-            assert time_from_ns(ledger.total_ns) in seen.text
-            assert time_from_ns(ledger.total_ns) in seen.page
-        else:  # both are means over the logs of all calls, rounded graph by graph
+        if not ledger.is_measured:  # both are means over the logs of all calls, rounded graph by graph
             called = sum(call.total_ns for call in call_times(seen.capture))
             assert ledger.total_ns == pytest.approx(called, abs=2 * len(seen.capture.graphs))
         for part, ns in ledger.ns.items():
@@ -195,14 +203,6 @@ def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
     share = seen.view.ledger[seen.view.ledger.part == "run"].ns.sum() / max(seen.view.ledger.ns.sum(), 1)
     if tiles["time"]["share"] is not None:
         assert tiles["time"]["share"] == pytest.approx(share)
-        assert tiles["time"]["word"] == f"{percent(share)} of a call"
-        assert percent(share) in ledger_sentence(seen.capture)
-    coverage = coverage_of(seen.capture)
-    if coverage.node_count and coverage.verdict != "foreign":
-        assert f"{coverage.ort_node_count:,} of {counted(coverage.node_count, 'operator')}" in tiles["time"]["detail"]
-    splits = f"{tiles['splits']['word']} {tiles['splits']['detail']}"
-    assert ("no graph break" in splits) == (len(seen.view.breaks) == 0)
-    assert counted(len(seen.view.breaks), "graph break") in splits or not len(seen.view.breaks)
     if tiles["correct"]["word"] != "not checked":
         numbers = numbers_of(seen.capture)
         assert numbers is not None
@@ -212,8 +212,6 @@ def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
         judged = rows.groupby(["partition_id", "node"], dropna=False).ok.all()
         largest = numbers.largest.max_abs if numbers.largest is not None else 0.0
         assert largest == rows.max_abs.max() == seen.view.figures()["max_abs"]
-        assert f"{largest:.1e}" in numbers_sentence(numbers)
-        assert counted(len(judged), "value") in tiles["correct"]["detail"]
         assert sum(int(number.replace(",", "")) for number in in_sentence) == len(judged)
         assert (tiles["correct"]["state"] == "bad") == (not judged.all())
 
@@ -223,8 +221,7 @@ def test_a_break_takes_the_same_in_the_lists_the_flame_graph_and_the_timeline(se
     slabs = [frame for frame in flame.root.children if frame.kind == "break"]
     for frame in slabs:
         item = seen.capture.breaks[frame.ref]
-        assert frame.ns == item.between_ns == own_code_ns(item) + (item.overhead_ns or 0)
-        assert item.cost_ns == (item.overhead_ns or 0) + (item.entering_ns or 0)
+        assert frame.ns == item.cost_ns == (item.overhead_ns or 0) + (item.entering_ns or 0)
     costs = {item.break_id: item.cost_ns for item in seen.capture.breaks}
     named = [item for item in problems_of(seen.capture) if item.kind == "break" and item.cost_ns is not None]
     assert [item.cost_ns for item in named] == [sum(costs[name] or 0 for name in item.records) for item in named]
