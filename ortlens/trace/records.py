@@ -246,8 +246,8 @@ class CallLine:
     line: int | None = optional("Its number.")
     source: str | None = optional("Its text.", brief=4)
     function: str = column("Qualified name of the function.", default="")
-    entry_file: str | None = optional("File of the outermost function of the program that is on the stack then, as a rule the target.")
-    entry_line: int | None = optional("Line of that function which leads to it.")
+    entry_file: str | None = optional("File of the target, the function that was compiled first; empty where the line runs outside of it.")
+    entry_line: int | None = optional("Line of the target which leads to it.")
     operators: int = column("Operators that PyTorch runs for it in a call without torch.compile, counted below autograd.", brief=2)
     outside: int = column("Of these, the ones that it runs outside of graphs in a compiled call.", default=0, brief=3)
 
