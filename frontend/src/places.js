@@ -4,6 +4,7 @@
 export const KEYS = {
   graphs: ["graph", "graph_id"],
   partitions: ["partition", "partition_id"],
+  graph_inputs: ["input", "graph_id", "input"],
   nodes: ["node", "graph_id", "node"],
   models: ["model", "model_id"],
   sessions: ["session", "session_id"],
@@ -97,7 +98,8 @@ export class Places {
   }
 }
 
-function within(map, key, make) {
+/** @returns {any} What a map has under a key; made where there is nothing. */
+export function within(map, key, make) {
   if (!map.has(key)) map.set(key, make());
   return map.get(key);
 }

@@ -253,6 +253,20 @@ class CallLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GraphInput:
+    """One input of a graph: an argument, a parameter or a buffer."""
+
+    graph_id: str = column("Graph that takes it.", brief=1)
+    input: str = column("Its name in the graph, as in `graphs.inputs`.", brief=2)
+    name: str = column("Its name in the program, as `encoder.0.weight`; the same as `input` where that is not known.", brief=3)
+    dtype: str | None = optional("Its dtype.", brief=4)
+    shape: tuple[int | str, ...] | None = optional("Its shape; symbolic sizes as text.", brief=5)
+    low: float | None = optional("Of a frozen weight: the smallest of its finite values, of 8,192 at most that were looked at.", brief=6)
+    high: float | None = optional("The largest of them.", brief=7)
+    histogram: tuple[int, ...] = column("How many of them are in each of 16 equal intervals from `low` to `high`.", default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One ATen-level FX node after decomposition."""
 
@@ -659,6 +673,7 @@ Record: TypeAlias = (
     | Recompile
     | PythonFrame
     | CallLine
+    | GraphInput
     | Node
     | Partition
     | Fallback
@@ -809,6 +824,7 @@ class Capture:
     recompiles: tuple[Recompile, ...] = ()
     frames: tuple[PythonFrame, ...] = ()
     call_lines: tuple[CallLine, ...] = ()
+    graph_inputs: tuple[GraphInput, ...] = ()
     nodes: tuple[Node, ...] = ()
     partitions: tuple[Partition, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()

@@ -100,6 +100,11 @@ class CaptureView(ABC):
         return frame_from_capture(self.captured(), "call_lines")
 
     @property
+    def graph_inputs(self) -> pd.DataFrame:
+        """Arguments, parameters and buffers that graphs take, with how the values of weights are distributed."""
+        return frame_from_capture(self.captured(), "graph_inputs")
+
+    @property
     def nodes(self) -> pd.DataFrame:
         """FX nodes after decomposition, with where they run and the user line that made them."""
         return frame_from_capture(self.captured(), "nodes")
@@ -341,7 +346,7 @@ class CaptureView(ABC):
         It shows a snapshot; call it again to see what was recorded later.
 
         Args:
-            selected: Id of the initial selection: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.
+            selected: Id of the initial selection: `partition:p0`, `node:g0/addmm`, `input:g0/arg0_1`, `break:b0`, `line:model.py:12`.
             tab: The initial panel: `overview`, `actions`, `flame`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`,
                 `numerics` or `onnx`.
             graph: The initial graph; by default all of them.

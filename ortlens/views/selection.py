@@ -26,6 +26,7 @@ PANELS = tuple(json.loads(Path(__file__).with_name("panels.json").read_text(enco
 _KEYS = {
     "graph": ("graphs", "graph_id"),
     "partition": ("partitions", "partition_id"),
+    "input": ("graph_inputs", "graph_id", "input"),
     "node": ("nodes", "graph_id", "node"),
     "model": ("models", "model_id"),
     "session": ("sessions", "session_id"),
@@ -72,7 +73,7 @@ class Selectable:
             return None if wanted is None else str(wanted)
         raise UsageError(f"There is no graph {_quoted(wanted)} in this capture; there {_listed(known) or 'is none at all'}.")
 
-    def checked(self, *, selected: object, tab: object, graph: object) -> dict[str, str | None]:
+    def checked(self, *, selected: object = None, tab: object = None, graph: object = None) -> dict[str, str | None]:
         """Look up how a view is to begin: None is no selection, the first tab, and all graphs or the only one."""
         graphs = self._capture.graphs
         return {

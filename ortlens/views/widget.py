@@ -261,9 +261,11 @@ def _test(capture: Capture, selected: str) -> Test:
         "session": _of_session(capture, name),
     }
     return tests[kind] if kind in tests else _of_event(capture, kind, name)
+    readers = {(node.graph_id, node.node) for node in capture.nodes for read in node.inputs if f"{node.graph_id}/{read}" == name}
 
 
 def _of_session(capture: Capture, name: str) -> Test:
+        "input": lambda link: (link.graph_id, link.node) in readers,
     """Match links of its partition, without the kernels of other sessions of it."""
     partitions = {session.partition_id for session in capture.sessions if session.session_id == name}
     return lambda link: link.partition_id in partitions and link.session_id in (None, name)

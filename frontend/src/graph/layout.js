@@ -70,15 +70,15 @@ export class Layout {
   }
 
   sizeClosed(item) {
-    const stub = this.labels.stub(item) ? 14 : 0;
+    const stub = this.labels.stub(item);
     const width = (text, size) => this.font.widthOf(text.slice(0, 60), size);
     const isGroup = item.parts !== null;
     const [note, side] = [this.labels.note(item), this.labels.side(item)];
     const second = width(note, 11) * 0.9 + (side ? width(side, 11) + 8 : item.ort ? TAG : 0); // measured in bold
-    const text = Math.max(width(this.labels.title(item), 12.5) + (isGroup ? 16 : 0), second);
+    const text = Math.max(width(this.labels.title(item), 12.5) + (isGroup ? 16 : 0), second, stub ? width(`⇢ ${stub.text}`, 11) : 0);
     const widths = isGroup ? WIDTHS.group : WIDTHS.op;
     item.w = widths.find((most) => most >= text + 24) ?? widths.at(-1);
-    item.h = (isGroup ? 56 : 38) + stub;
+    item.h = (isGroup ? 56 : 38) + (stub ? 14 : 0);
   }
 
   plan(item) {

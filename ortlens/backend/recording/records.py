@@ -93,6 +93,25 @@ def node_record(  # noqa: PLR0913 - ids and facts, each a column
     )
 
 
+def input_record(graph_id: str, node: torch.fx.Node, name: str) -> r.GraphInput:
+    """Make the record of an input with its name in the program."""
+    value = node.meta.get("val")
+    return r.GraphInput(
+        graph_id=graph_id, input=node.name, name=name, dtype=provenance.dtype_text(value), shape=provenance.shape_text(value)
+    )
+
+
+def spread_of(weight: torch.Tensor) -> dict[str, Any]:
+    """Return how the values of a weight are distributed, as fields of its record; nothing where none is finite and real."""
+    values = weight.reshape(-1)[:: max(-(-weight.numel() // _LOOKED_AT), 1)]
+    values = values.new_empty(0) if values.is_complex() else values.double().cpu()
+    values = values[values.isfinite()]
+    if not values.numel():
+        return {}
+    low, high = float(values.min()), float(values.max())
+    return {"low": low, "high": high, "histogram": tuple(map(int, values.histc(_INTERVALS, low, high)))}
+
+
 def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.Fallback:
     """Make the record of a node that stays in PyTorch."""
     line = provenance.user_line(node)
@@ -154,6 +173,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
     return any(user.op == "output" or (kind_of(user) is NodeKind.TUPLE and _is_returned(user)) for user in node.users)
 
 
+_LOOKED_AT, _INTERVALS = 8192, 16  # values of a weight, spread evenly
 _WORTH_REPORTING = 1 << 16  # bytes; a smaller copy costs less than the call itself
 
 
