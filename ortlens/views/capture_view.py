@@ -50,7 +50,7 @@ from ortlens.views.wording import LENS, SAVED, clipped
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
@@ -358,7 +358,8 @@ class CaptureView(ABC):
         Raises:
             UsageError: `selected`, `tab` or `graph` names nothing in the capture; the message lists what exists.
         """
-        return shown(self.captured(), self.hints, selected=selected, tab=tab, graph=graph)
+        attempt = getattr(self, "try_setting", None)  # of a live lens
+        return shown(self.captured(), self.hints, attempt, selected=selected, tab=tab, graph=graph)
 
     def netron(self, partition_id: str, *, optimized: bool = False) -> NetronView:
         """Show the ONNX model of a partition in Netron, inside the notebook: no server, no network, no dialog.
@@ -585,19 +586,21 @@ class StaticSummary:
         return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
 
 
-def shown(capture: Capture, hints: Hints, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
+def shown(
+    capture: Capture, hints: Hints, attempt: Callable[[str], pd.DataFrame] | None = None, **beginning: str | None
+) -> Explorer | StaticSummary | None:
     """Open the explorer, or a static summary where widgets are missing; outside notebooks, print a line and return None."""
     marimo = sys.modules.get("marimo")  # which has no shell
     if not in_notebook() and (marimo is None or not marimo.running_in_notebook()):
-        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        Selectable(capture).checked(**beginning)
         print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
         return None
     try:
         for package in ("ipywidgets", "anywidget"):
             require(package, "The interactive explorer")
     except OptionalDependencyError as err:
-        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        Selectable(capture).checked(**beginning)
         return StaticSummary(capture, str(err), hints)
     from ortlens.views.widget import Explorer
 
-    return Explorer(capture, selected=selected, tab=tab, graph=graph, hints=hints)
+    return Explorer(capture, hints, attempt, **beginning)
