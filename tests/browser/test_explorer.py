@@ -161,7 +161,14 @@ def test_the_longest_line_has_the_strongest_colour(show: Callable[..., Page]) ->
 
 def test_inputs_have_names_and_values_and_lines_outside_of_graphs_lead_to_the_source(show: Callable[..., Page]) -> None:
     graph = next(row for row in PIECES.graphs if row.weights)
-    known: dict[str, Any] = {"graph_id": graph.graph_id, "input": graph.weights[0], "name": "stem.weight", "shape": (8, 64), "low": -1.0, "high": 1.0}
+    known: dict[str, Any] = {
+        "graph_id": graph.graph_id,
+        "input": graph.weights[0],
+        "name": "stem.weight",
+        "shape": (8, 64),
+        "low": -1.0,
+        "high": 1.0,
+    }
     line = r.CallLine(file="model.py", line=7, source="  y = torch.svd(x).S", function="f", operators=3, outside=3)
     frame = r.PythonFrame(frame="f", file="model.py", line=5, status="failed", ops=("aten._linalg_svd.default:3",))
     page = show(replace(PIECES, graph_inputs=(r.GraphInput(**known, histogram=(1, 4, 2)),), call_lines=(line,), frames=(frame,)))

@@ -37,7 +37,7 @@ export function createFinder(input, home, store, view, actions) {
 
   function option(item, index) {
     const { labels, ops } = view();
-    const where = item.selected ? "runs outside of the graphs: see Source" : item.row >= 0 ? `${safe(ops.name[item.row])}${ops.module[item.row] ? ` in ${safe(ops.module[item.row])}` : ""}` : labels.note(item);
+    const where = item.selected ? "runs outside of the graphs" : item.row >= 0 ? `${safe(ops.name[item.row])}${ops.module[item.row] ? ` in ${safe(ops.module[item.row])}` : ""}` : labels.note(item);
     const entry = el(
       "li",
       { role: "option", id: `${listId}-${index}` },
@@ -53,7 +53,7 @@ export function createFinder(input, home, store, view, actions) {
   }
 
   function mark() {
-    [...list.children].forEach((entry, index) => entry.setAttribute("aria-selected", String(index === at)));
+    items.forEach((_, index) => list.children[index].setAttribute("aria-selected", String(index === at)));
     if (at >= 0) input.setAttribute("aria-activedescendant", `${listId}-${at}`);
     else input.removeAttribute("aria-activedescendant");
     const chosen = list.children[at];

@@ -49,7 +49,7 @@ export function createLabels(tree) {
 
   function note(item) {
     if (item.kind === "op") return opNote(item);
-    if (item.kind === "input") return bytes(ops.bytes[item.row]);
+    if (item.kind === "input") return ops.shapes[item.row - ops.nodes]?.join("×") || bytes(ops.bytes[item.row]);
     if (item.kind === "output") return "";
     const size = item.ort + item.torch;
     const own = item.kind === "graph" ? compiled(item) : item.kind === "fold" ? `${item.times} × ${safe(item.note || "layers")}` : safe(item.note);

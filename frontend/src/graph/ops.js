@@ -34,7 +34,7 @@ export const OUTPUT = 2;
  * @property {Int32Array} inStart @property {Int32Array} inRow Rows that it reads: `inRow[inStart[r] .. inStart[r + 1]]`.
  * @property {Int32Array} outStart @property {Int32Array} outRow Rows that read it.
  * @property {Map<number, Weight[]>} weights
- * @property {(string|null)[]} terminalIds Ids of the rows behind the nodes.
+ * @property {(string|null)[]} terminalIds Ids of the rows behind the nodes. @property {(ArrayLike<number|string>|null)[]} shapes Of the same.
  * @property {GraphRows[]} graphs
  *
  * @typedef {object} GraphRows
@@ -85,14 +85,14 @@ function wire(data, graph, { terminals, links, weights, nodes }) {
   for (const [name, rows] of readers) {
     const { isWeight, bytes, ...known } = entries.get(name);
     if (isWeight) within(weights, rows[0], () => []).push({ name: known.name, shape: known.shape, bytes, shared: rows.length > 1 });
-    else addTerminal(INPUT, known.name, bytes, rows, known.id);
+    else addTerminal(INPUT, known.name, bytes, rows, known);
   }
   const returned = graph.nodes.filter((row) => isOutput[row] || itemOutputs[row]?.length);
   if (returned.length) addTerminal(OUTPUT, returned.length === 1 ? "output" : `${returned.length} outputs`, 0, returned);
 
-  function addTerminal(role, name, bytes, rows, id = null) {
+  function addTerminal(role, name, bytes, rows, { id, shape } = { id: null, shape: null }) {
     const own = nodes + terminals.length;
-    terminals.push({ role, name, bytes, graph: graph.id, id });
+    terminals.push({ role, name, bytes, graph: graph.id, id, shape });
     (role === INPUT ? graph.inputs : graph.outputs).push(own);
     for (const row of rows) role === INPUT ? links.push(row, own) : links.push(own, row);
   }
@@ -134,7 +134,7 @@ function columns(data, terminals) {
   const name = extended(table.column("node"), (terminal) => terminal.name);
   const graph = extended(table.column("graph_id"), (terminal) => terminal.graph);
   const [target, module] = ["target", "module"].map((wanted) => extended(table.column(wanted), none));
-  return { count, nodes, role, side, bytes, graph, name, target, module, partition: extended(partition, none), terminalIds: terminals.map(({ id }) => id) };
+  return { count, nodes, role, side, bytes, graph, name, target, module, partition: extended(partition, none), terminalIds: terminals.map(({ id }) => id), shapes: terminals.map(({ shape }) => shape) };
 }
 
 /** Both directions of `reader, source` pairs as offsets and rows. */

@@ -14,6 +14,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ortlens import _torch
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import node_provenance, provenance
@@ -103,13 +105,15 @@ def input_record(graph_id: str, node: torch.fx.Node, name: str) -> r.GraphInput:
 
 def spread_of(weight: torch.Tensor) -> dict[str, Any]:
     """Return how the values of a weight are distributed, as fields of its record; nothing where none is finite and real."""
-    values = weight.reshape(-1)[:: max(-(-weight.numel() // _LOOKED_AT), 1)]
-    values = values.new_empty(0) if values.is_complex() else values.double().cpu()
-    values = values[values.isfinite()]
-    if not values.numel():
+    some = weight.reshape(-1)[:: -(-weight.numel() // _LOOKED_AT) | 1]  # odd: else it meets few columns
+    values = np.empty(0) if some.is_complex() else some.double().cpu().numpy()
+    values = values[np.isfinite(values)]
+    if not values.size:
         return {}
     low, high = float(values.min()), float(values.max())
-    return {"low": low, "high": high, "histogram": tuple(map(int, values.histc(_INTERVALS, low, high)))}
+    places = (values / 2 - low / 2) / ((high / 2 - low / 2) or 1.0) * _INTERVALS  # by halves: no difference is infinite then
+    counts = np.bincount(np.minimum(places.astype(int), _INTERVALS - 1), minlength=_INTERVALS)
+    return {"low": low, "high": high, "histogram": tuple(counts.tolist())}
 
 
 def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.Fallback:
