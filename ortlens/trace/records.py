@@ -261,8 +261,8 @@ class GraphInput:
     name: str = column("Its name in the program, as `encoder.0.weight`; the same as `input` where that is not known.", brief=3)
     dtype: str | None = optional("Its dtype.", brief=4)
     shape: tuple[int | str, ...] | None = optional("Its shape; symbolic sizes as text.", brief=5)
-    low: float | None = optional("Of a frozen weight: the smallest of its finite values, of 8,192 at most that were looked at.", brief=6)
-    high: float | None = optional("The largest of them.", brief=7)
+    low: float | None = optional("Of a frozen weight of 64 values or more: the smallest of 8,192 at most, in two digits.", brief=6)
+    high: float | None = optional("The largest of them, likewise.", brief=7)
     histogram: tuple[int, ...] = column("How many of them are in each of 16 equal intervals from `low` to `high`.", default=())
 
 

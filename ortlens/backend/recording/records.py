@@ -104,16 +104,19 @@ def input_record(graph_id: str, node: torch.fx.Node, name: str) -> r.GraphInput:
 
 
 def spread_of(weight: torch.Tensor) -> dict[str, Any]:
-    """Return how the values of a weight are distributed, as fields of its record; nothing where none is finite and real."""
+    """Return how the values of a weight are distributed, as fields of its record; nothing where few are finite and real.
+
+    A capture holds no weight: of few values, a histogram would be nearly all of them, and its bounds are in two digits.
+    """
     some = weight.reshape(-1)[:: -(-weight.numel() // _LOOKED_AT) | 1]  # odd: else it meets few columns
     values = np.empty(0) if some.is_complex() else some.double().cpu().numpy()
     values = values[np.isfinite(values)]
-    if not values.size:
+    if values.size < _FEWEST_VALUES:
         return {}
     low, high = float(values.min()), float(values.max())
     places = (values / 2 - low / 2) / ((high / 2 - low / 2) or 1.0) * _INTERVALS  # by halves: no difference is infinite then
     counts = np.bincount(np.minimum(places.astype(int), _INTERVALS - 1), minlength=_INTERVALS)
-    return {"low": low, "high": high, "histogram": tuple(counts.tolist())}
+    return {"low": float(f"{low:.1e}"), "high": float(f"{high:.1e}"), "histogram": tuple(counts.tolist())}
 
 
 def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.Fallback:
@@ -177,7 +180,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
     return any(user.op == "output" or (kind_of(user) is NodeKind.TUPLE and _is_returned(user)) for user in node.users)
 
 
-_LOOKED_AT, _INTERVALS = 8192, 16  # values of a weight, spread evenly
+_LOOKED_AT, _FEWEST_VALUES, _INTERVALS = 8192, 64, 16  # values of a weight, spread evenly
 _WORTH_REPORTING = 1 << 16  # bytes; a smaller copy costs less than the call itself
 
 
