@@ -37,7 +37,7 @@ function actionCard(store, action, at) {
     el("p.ol-action-facts", {}, el("b", {}, gain), sure === "unknown" ? null : el("span.ol-soft", {}, `${SIGNS[sure]} ${confidence}`), el("span.ol-chip", {}, kind + often), el("span.ol-soft", {}, where)),
     todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(clipped(todo, 800))) : null,
     change(action),
-    ...action.paste.map(pasteLine),
+    ...action.paste.map((line) => pasteLine(store, line)),
     ...consequences(action),
     el("p.ol-action-why", {}, el("span.ol-soft", {}, `Why: ${clipped(why, 400)} `), issueButton(action)),
   );
@@ -52,9 +52,24 @@ function change({ before, after }) {
   return el("div.ol-diff", { role: "group", "aria-label": "The change" }, el("div.ol-diff-before", {}, el("span", {}, "− before "), el("code", {}, clipped(before, 300))), el("div.ol-diff-after", {}, el("span", {}, "+ after "), after ? el("code", {}, clipped(after, 300)) : el("i", {}, "delete the line")));
 }
 
-function pasteLine(line) {
+function pasteLine(store, line) {
   const copy = button("Copy", () => copyFrom(copy, line, { done: "Copied", name: "Setting" }), { class: "ol-copy-id", "aria-label": `Copy ${line}` });
-  return el("p.ol-paste", {}, el("span.ol-soft", {}, "or paste "), el("code", {}, line), copy);
+  return el("p.ol-paste", {}, el("span.ol-soft", {}, "or paste "), el("code", {}, line), copy, ...tryButton(store, line));
+}
+
+/** Measures a setting, and undoes it: only a live lens can. */
+function tryButton({ attempt }, line) {
+  if (!attempt) return [];
+  const said = el("span.ol-soft", { role: "status" });
+  const measure = async () => {
+    if (made.ariaBusy === "true") return;
+    made.ariaBusy = "true";
+    said.textContent = "Measuring, in turns with the model as it is…";
+    said.textContent = clipped(await attempt(line).catch((error) => error.message), 400);
+    made.ariaBusy = "false";
+  };
+  const made = button("Try", measure, { class: "ol-copy-id", "aria-label": `Try ${line}`, title: "Calls the model with and without it, in turns, and undoes it" });
+  return [made, said];
 }
 
 function issueButton({ issue }) {

@@ -33,6 +33,23 @@ function sized(element, share) {
   return element;
 }
 
+/** @type {Record<string, string>} Where the operators of a line run, and how the legend says it. */
+export const STATES = { ort: "ONNX Runtime", torch: "PyTorch, in a graph", between: "PyTorch, between graphs", uncompiled: "PyTorch, not compiled" };
+
+/** @returns {HTMLElement} The legend of the states of some lines. */
+export function stateKey(lines) {
+  const known = Object.keys(STATES).filter((state) => lines.some((line) => line.state === state));
+  return el("p.ol-code-legend", {}, ...known.map((state) => el(`span.ol-state-${state}`, {}, STATES[state])));
+}
+
+/** @returns {HTMLElement|null} How many values are in each of some equal intervals; null where nobody looked. */
+export function histogram(counts, words) {
+  const most = Math.max(...counts);
+  const bars = counts.map(() => el("span"));
+  bars.forEach((bar, at) => (bar.style.height = `${Math.ceil((100 * counts[at]) / most)}%`));
+  return counts.length ? el("span.ol-histogram", { role: "img", "aria-label": words, title: words }, ...bars) : null;
+}
+
 /** @returns {HTMLElement} A small bar in a list: how much of the most. */
 export function heatBar(share, kind, title) {
   return el("span.ol-heat", { title }, sized(el(`span.ol-fill-${kind}`), Math.max(share, 0.01)));

@@ -1,4 +1,5 @@
 // What is selected, and what it is linked to: from the user's line to the kernel, each link with how sure it is.
+import { histogram } from "./bars.js";
 import { copyFrom } from "./clipboard.js";
 import { button, el, facts, link, prose } from "./dom.js";
 import { bytes, cell, clipped, count, counted, flops, functionName, place, real, time, visible } from "./format.js";
@@ -8,23 +9,15 @@ import { runsPerCall } from "./lines.js";
 const SHOWN = 8;
 const MORE = 200;
 
-const STEP_NAMES = {
-  lines: "Your line",
-  modules: "Module",
-  graphs: "Graph",
-  nodes: "FX node",
-  partitions: "Partition",
-  models: "ONNX model",
-  onnx: "ONNX node",
-  sessions: "Session",
-  kernels: "Kernel",
-  breaks: "Graph break",
-  recompiles: "Recompile",
-  findings: "Finding",
-};
-
-const KIND_NAMES = { graph: "graph", partition: "partition", node: "FX node", module: "module", line: "line", model: "ONNX model", onnx: "ONNX node",
+const KIND_NAMES = { graph: "graph", input: "graph input", partition: "partition", node: "FX node", module: "module", line: "line", model: "ONNX model", onnx: "ONNX node",
   session: "session", kernel: "kernel", break: "graph break", recompile: "recompile", finding: "finding", run: "call" };
+
+/** @returns {string} The head of a list of links. */
+function stepName(step) {
+  if (step === "lines") return "Your line";
+  const name = KIND_NAMES[step.replace("graph_inputs", "input").replace(/s$/, "")];
+  return name.slice(0, 1).toUpperCase() + name.slice(1);
+}
 
 /** Sign and meaning of each confidence: shape and words, not colour. */
 const CONFIDENCE = {
@@ -37,6 +30,7 @@ const CONFIDENCE = {
 /** Columns that say most about a row, by table; times and sizes first. */
 const FACTS = {
   graphs: ["phase", "node_count", "partition_count", "fallback_count", "coverage", "compile_ns", "dynamic_shapes"],
+  graph_inputs: ["dtype", "shape", "low", "high"],
   nodes: ["target", "shape", "dtype", "output_bytes", "flops", "reason_code", "reason", "module_type"],
   partitions: ["node_count", "input_count", "output_count", "input_bytes", "output_bytes", "weight_bytes", "flops"],
   models: ["opset", "node_count", "optimized_node_count", "ops", "size_bytes", "initializer_bytes", "cached"],
@@ -134,7 +128,7 @@ function about(store, chain) {
   const table = store.data.table(row.table);
   const pairs = (FACTS[row.table] ?? []).filter((name) => table.columns.has(name)).map((name) => [words(name), cell(table.get(row.row, name), table.columns.get(name))]);
   const file = table.get(row.row, "file");
-  return facts([...pairs, ...(row.table === "breaks" ? costs((name) => table.get(row.row, name)) : []), ...(row.table === "nodes" ? numbers(store, chain.id) : []), ["where", file ? place(file, table.get(row.row, "line")) : null]]);
+  return facts([...pairs, ...(row.table === "breaks" ? costs((name) => table.get(row.row, name)) : []), ...(row.table === "nodes" ? numbers(store, chain.id) : []), ...(row.table === "graph_inputs" ? [["values", histogram(table.get(row.row, "histogram") ?? [], "Values in 16 equal intervals from the lowest to the highest")]] : []), ["where", file ? place(file, table.get(row.row, "line")) : null]]);
 }
 
 /** As the lists say it: what goes with the break, and all that lies between the graphs. */
@@ -153,11 +147,13 @@ function together(store, chain) {
   const nodes = store.data.table("nodes");
   const total = (name) => rows.reduce((sum, row) => sum + (nodes.get(row, name) ?? 0), 0);
   const inOrt = rows.filter((row) => nodes.get(row, "partition_id") !== null).length;
-  const source = chain.kind === "line" ? nodes.get(rows[0] ?? -1, "source") : null;
+  const line = store.data.overview.line_states?.find(({ id }) => id === chain.id);
+  const [source, outside] = chain.kind === "line" ? [line?.source ?? nodes.get(rows[0] ?? -1, "source"), line?.outside] : [];
   return [
     ["source", source ? clipped(source, 300) : null],
     ["nodes", count(rows.length)],
     ["in ONNX Runtime", count(inOrt)],
+    ["outside of the graphs", outside ? `${counted(outside, "operator")}, in PyTorch` : null],
     ["FLOPs", total("flops") ? flops(total("flops")) : null],
     ["output", total("output_bytes") ? bytes(total("output_bytes")) : null],
     ["kernel time per call", kernelTime(store, chain)],
@@ -204,9 +200,9 @@ function stepOf(store, chain, step) {
       list.append(...links.slice(SHOWN, MORE).map((found) => linkItem(store, chain, found)));
       return links.length > MORE ? [el("span.ol-soft", {}, `and ${count(links.length - MORE)} more, see Tables`)] : [];
     };
-    return el("div.ol-step", { "data-step": step }, el("h5", {}, `${STEP_NAMES[step]}s`, el("span.ol-soft", {}, ` ${count(links.length)}`)), list, more);
+    return el("div.ol-step", { "data-step": step }, el("h5", {}, `${stepName(step)}s`, el("span.ol-soft", {}, ` ${count(links.length)}`)), list, more);
   }
-  return el("div.ol-step", { "data-step": step }, el("h5", {}, STEP_NAMES[step]), list);
+  return el("div.ol-step", { "data-step": step }, el("h5", {}, stepName(step)), list);
 }
 
 /** Names repeat from graph to graph; then the graph stands behind them. */

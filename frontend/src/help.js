@@ -41,7 +41,7 @@ export const HELP = {
     wants: ["profile"],
   },
   source: {
-    help: "Your source lines with their time per call and nodes; the stronger the colour behind a line's number, the longer it takes. The margin marks operators that stay in PyTorch, graph breaks and recompiles.",
+    help: "Your source lines with their time per call and nodes; the stronger the colour behind a line's number, the longer it takes. The edge beside it says where a call runs the line; the margin marks operators that stay in PyTorch, graph breaks and recompiles.",
     missing: "No source line is known for any node.",
     wants: ["explain"],
   },

@@ -1,7 +1,7 @@
 // The links from a source line to the kernel that ONNX Runtime ran. Everything that can be selected has one
 // id, which Python uses too:
 //   graph:g0  partition:p0  node:g0/addmm  module:g0/layers.0.attn  line:/path/file.py:12  model:m0  onnx:m0/addmm/Gemm
-//   session:s0  kernel:s0/<kernel>  break:b0  recompile:0/1  finding:<row>  run:<row>
+//   input:g0/arg0_1  session:s0  kernel:s0/<kernel>  break:b0  recompile:0/1  finding:<row>  run:<row>
 // Names may hold any character, so ids are looked up, never taken apart.
 
 import { KEYS, lineId, Places } from "./places.js";
@@ -17,7 +17,7 @@ import { KEYS, lineId, Places } from "./places.js";
  * @property {string} label Its name for people.
  * @property {Link[]} lines @property {Link[]} modules @property {Link[]} nodes @property {Link[]} partitions
  * @property {Link[]} models @property {Link[]} onnx @property {Link[]} sessions @property {Link[]} kernels
- * @property {Link[]} graphs @property {Link[]} breaks @property {Link[]} recompiles @property {Link[]} findings
+ * @property {Link[]} graphs @property {Link[]} graph_inputs @property {Link[]} breaks @property {Link[]} recompiles @property {Link[]} findings
  *
  * @typedef {object} Identity
  * @property {(id: string) => Chain|null} chain Null for an id that names nothing here.
@@ -30,7 +30,7 @@ import { KEYS, lineId, Places } from "./places.js";
  */
 
 /** Links of a chain in reading order: from what the user wrote to what the machine ran. */
-export const STEPS = ["lines", "modules", "graphs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"];
+export const STEPS = ["lines", "modules", "graphs", "graph_inputs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"];
 
 const RANK = { exact: 0, fused: 1, inferred: 2, none: 3 };
 
@@ -97,6 +97,8 @@ export function createIdentity(data) {
         return [[found.row, "exact"]];
       case "graphs":
         return sure(rowsWhere("graph_id", get("graph_id")));
+      case "graph_inputs":
+        return sure(rowsWhere("graph_id", get("graph_id")).filter((row) => nodes.get(row, "inputs")?.includes(get("input"))));
       case "kernels":
         return places().kernelNodes(found.row).map((row) => [row, get("confidence") ?? "none"]);
       case "partitions":
@@ -182,6 +184,7 @@ export function createIdentity(data) {
     const graph = nodes.get(row, "graph_id");
     links.nodes.add(`node:${graph}/${nodes.get(row, "node")}`, confidence);
     links.graphs.add(`graph:${graph}`); // whichever of the nodes it is, they are all of this graph and partition
+    if (id === idOf("nodes", row)) for (const name of nodes.get(row, "inputs") ?? []) links.graph_inputs.add(`input:${graph}/${name}`);
     if (nodes.get(row, "file")) links.lines.add(lineId(nodes.get(row, "file"), nodes.get(row, "line")), confidence);
     if (nodes.get(row, "module")) links.modules.add(`module:${graph}/${nodes.get(row, "module")}`, confidence);
     const partition = nodes.get(row, "partition_id");
@@ -254,6 +257,7 @@ export function createIdentity(data) {
     const rest = id.slice(id.indexOf(":") + 1);
     if (!found) return id.startsWith("line:") ? shortPlace(rest) : rest.slice(rest.indexOf("/") + 1);
     if (found.table === "graphs") return [get("compile_id") ?? rest, get("name"), get("role") ?? (get("phase") === "inference" ? null : get("phase"))].filter(Boolean).join(" ");
+    if (found.table === "graph_inputs") return get("name");
     if (found.table === "nodes") return get("node");
     if (found.table === "kernels") return get("kernel");
     if (found.table === "breaks" || found.table === "findings") return get("reason") ?? get("title") ?? rest;

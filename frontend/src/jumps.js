@@ -25,6 +25,7 @@ export function jumpsOf(store, panels) {
   each(data, "partitions", (get) => add("Partition", get("partition_id"), `${get("node_count")} nodes`, { tab: "graph", groupBy: "partition", selected: `partition:${get("partition_id")}` }));
   addPlaces(data, add);
   each(data, "nodes", (get) => add("Operator", get("target") ?? "", [get("node"), get("module")].filter(Boolean).join(" "), { tab: "graph", selected: `node:${get("graph_id")}/${get("node")}` }));
+  each(data, "graph_inputs", (get) => add("Input", get("name"), get("shape")?.join("×") ?? "", { tab: "graph", selected: `input:${get("graph_id")}/${get("input")}` }));
   each(data, "kernels", (get) => add("Kernel", get("kernel") ?? "", get("op_type") ?? "", { tab: "flame", selected: `kernel:${get("session_id")}/${get("kernel")}` }));
   return jumps;
 }

@@ -3,7 +3,7 @@
 const PATIENCE_MS = 60_000; // Python answers between cells, and a cell may take a while
 
 /**
- * @typedef {(what: string, about?: Record<string, any>) => Promise<Uint8Array>} Ask Rejects with a sentence for people.
+ * @typedef {(what: string, about?: Record<string, any>, most?: number) => Promise<Uint8Array>} Ask Rejects with a sentence for people.
  *
  * @param {any} model The widget's model.
  * @param {() => boolean} alive Whether a kernel stands behind the notebook, as far as that is known.
@@ -11,7 +11,7 @@ const PATIENCE_MS = 60_000; // Python answers between cells, and a cell may take
  * @returns {Ask}
  */
 export function asker(model, alive, patience = PATIENCE_MS) {
-  return (what, about = {}) =>
+  return (what, about = {}, most = patience) =>
     new Promise((resolve, reject) => {
       if (!alive()) return reject(new Error("This needs Python: start the notebook's kernel and run the cell again."));
       const number = String(Math.random()); // several views of one model hear each other's answers
@@ -23,8 +23,8 @@ export function asker(model, alive, patience = PATIENCE_MS) {
       };
       const timer = setTimeout(() => {
         done();
-        reject(new Error(`Python did not answer within ${patience / 1000} seconds: a cell may still be running, or the kernel has stopped.`));
-      }, patience);
+        reject(new Error(`Python did not answer within ${most / 1000} seconds: a cell may still be running, or the kernel has stopped.`));
+      }, most);
       const done = () => {
         clearTimeout(timer);
         model.off("msg:custom", heard);

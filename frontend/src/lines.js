@@ -5,6 +5,7 @@
  * @property {number} line @property {string|null} source
  * @property {number} inOrt Compute nodes that ONNX Runtime runs. @property {number} inEager Those that PyTorch runs.
  * @property {number} ortNs Time of its kernels per call. @property {number} eagerNs Time of its PyTorch operators per call.
+ * @property {string} [state] Where a call runs its operators. @property {number} [outside] How many of them outside of graphs.
  * @property {{kind: "fallback"|"break"|"recompile"|"finding"|"graph", id: string, words: string, callers?: Caller[]}[]} marks
  * @typedef {{file: string, line: number, function: string}} Caller
  *
@@ -32,6 +33,8 @@ export function sourceFiles(store) {
   addKernels(store, lineOf, current);
   addFallbacks(store, lineOf, current);
   addEvents(store, lineOf);
+  const states = new Map((store.data.overview.line_states ?? []).map((found) => [found.id, found]));
+  eachPlaced(store.data.table("call_lines"), (_, file, number) => Object.assign(lineOf(file, number), states.get(`line:${file}:${number}`)));
   eachPlaced(store.data.table("numerics"), (_, file, number) => lineOf(file, number)); // of a whole result, the head of its function
   return [...files].map(([file, lines]) => fileFrom(file, [...lines.values()])).sort((a, b) => Number(b.own) - Number(a.own) || b.nodes - a.nodes);
 }

@@ -1,6 +1,6 @@
 // The first screen: coverage, partitions and the reasons for them, time, correctness, and what to do first.
 import { allActions, consequences } from "./actions.js";
-import { shareBar, stackedBar } from "./bars.js";
+import { shareBar, stackedBar, STATES, stateKey } from "./bars.js";
 import { sectionsOf } from "./cells.js";
 import { button, el, prose, together } from "./dom.js";
 import { clipped, count, counted, percent, place, time, visible } from "./format.js";
@@ -114,22 +114,17 @@ function partitioning(store) {
   return card("partitions", "How is it partitioned, and why?", el("p", {}, overview.answers.partitions ? `Partitions: ${overview.answers.partitions.join("; ")}` : (overview.answers["runs on"] ?? []).join("; ")), reasons(store), partitionStrip(store, MAX_STRETCHES));
 }
 
-/** @type {Record<string, string>} Where the operators of a line run, and how the legend says it. */
-const STATES = { ort: "ONNX Runtime", torch: "PyTorch, in a graph", between: "PyTorch, between graphs", uncompiled: "PyTorch, not compiled" };
-
 /** The source of the target, each line in the colour of where its operators run. */
 function code(store) {
   const { code: found } = store.data.overview;
   if (!found?.lines.some((line) => line.state)) return null; // the call that was counted led through another function
-  const known = Object.keys(STATES).filter((state) => found.lines.some((line) => line.state === state));
   const row = ({ line, text, state, operators }) => {
     const title = state ? `${counted(operators, "operator")}: ${STATES[state]}` : "no operators";
     const id = `line:${found.file}:${line}`;
     const number = store.identity.has(id) ? go(store, String(line), { selected: id }) : String(line);
     return el(`div.ol-code-line${state ? `.ol-state-${state}` : ""}`, { title }, el("span.ol-number", {}, number), el("code", {}, ...highlighted(text)));
   };
-  const legend = el("p.ol-code-legend", {}, ...known.map((state) => el(`span.ol-state-${state}`, {}, STATES[state])));
-  return card("code", "What of the function is compiled?", el("p", {}, el("code", {}, clipped(found.function, 80)), ` in ${place(found.file, found.lines[0].line)}`), legend, el("div.ol-code", {}, ...found.lines.map(row)));
+  return card("code", "What of the function is compiled?", el("p", {}, el("code", {}, clipped(found.function, 80)), ` in ${place(found.file, found.lines[0].line)}`), stateKey(found.lines), el("div.ol-code", {}, ...found.lines.map(row)));
 }
 
 function reasons(store) {

@@ -1,16 +1,8 @@
 // Everything that ids are looked up in. Names may hold any character, so no id is ever taken apart.
+import KEYS from "../../ortlens/views/ids.json" with { type: "json" };
 
-/** Columns that make up the id of a row, by table. */
-export const KEYS = {
-  graphs: ["graph", "graph_id"],
-  partitions: ["partition", "partition_id"],
-  nodes: ["node", "graph_id", "node"],
-  models: ["model", "model_id"],
-  sessions: ["session", "session_id"],
-  kernels: ["kernel", "session_id", "kernel"],
-  breaks: ["break", "break_id"],
-  recompiles: ["recompile", "compile_id"],
-};
+/** The kind of an id and the columns that make it up, by table; `ortlens/views/selection.py` has them from the same file. */
+export { KEYS };
 
 /** @returns {string} Id of a user line. */
 export const lineId = (file, line) => `line:${file}:${line}`;
@@ -97,7 +89,8 @@ export class Places {
   }
 }
 
-function within(map, key, make) {
+/** @returns {any} What a map has under a key; made where there is nothing. */
+export function within(map, key, make) {
   if (!map.has(key)) map.set(key, make());
   return map.get(key);
 }

@@ -1,5 +1,5 @@
 // The user's source with time, nodes and callers. Where functions were not kept, only lines with operations are known, and gaps are marked.
-import { heatBar } from "./bars.js";
+import { heatBar, STATES, stateKey } from "./bars.js";
 import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";
 import { emptyState, helpLine, hint } from "./help.js";
@@ -114,7 +114,7 @@ function listingOf(store, file) {
   if (whole && whole.findLastIndex((text) => text !== null) >= before) rows.push(...plainRows(whole, before + 1, whole.findLastIndex((text) => text !== null) + 1));
   const note = timed ? null : el("p.ol-soft", {}, "Time in ONNX Runtime per line is not known: ", el("code", {}, hint(store.data, "profile")), " measures it.");
   const head = el("div.ol-line.ol-line-head", {}, el("span", {}, "line"), el("span", {}, ""), el("span", {}, "per call"), el("span", {}, "nodes"), el("span", {}, "source"));
-  return [el("p", {}, el("code", {}, visible(file.file))), note, head, ...rows].filter(Boolean);
+  return [el("p", {}, el("code", {}, visible(file.file))), stateKey(file.lines), note, head, ...rows].filter(Boolean);
 }
 
 const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} without operations`);
@@ -160,7 +160,8 @@ function lineRow(store, file, line, most, whole) {
   source.classList.add("ol-source-text");
   indented(source, source.textContent);
   if (!store.identity.has(id)) source.disabled = true;
-  const number = el(`span.ol-number${ns ? `.ol-hot-${line.eagerNs > line.ortNs ? "eager" : "ort"}` : ".ol-soft"}`, {}, String(line.line));
+  const state = line.state ? `.ol-state-${line.state}` : "";
+  const number = el(`span.ol-number${state}${ns ? `.ol-hot-${line.eagerNs > line.ortNs ? "eager" : "ort"}` : ".ol-soft"}`, { title: STATES[line.state] ?? null }, String(line.line));
   if (ns) number.style.setProperty("--heat", `${Math.ceil((45 * ns) / most)}%`);
   return el("div.ol-line", { "data-line": id }, number, margin, timeCell(line, ns, most), nodesCell(line), source);
 }
@@ -172,7 +173,7 @@ function timeCell(line, ns, most) {
 }
 
 function nodesCell(line) {
-  const parts = [line.inOrt ? `${count(line.inOrt)} ORT` : null, line.inEager ? `${count(line.inEager)} PyTorch` : null].filter(Boolean);
+  const parts = [line.inOrt ? `${count(line.inOrt)} ORT` : null, line.inEager ? `${count(line.inEager)} PyTorch` : null, line.outside ? `${count(line.outside)} outside` : null].filter(Boolean);
   return el("span.ol-soft", {}, parts.join(" + "));
 }
 

@@ -20,6 +20,7 @@ import { createIdentity } from "./identity.js";
  * @property {import("./identity.js").Identity} identity
  * @property {(key: keyof State) => any} get
  * @property {(patch: Partial<State>) => void} set Subscribers hear of keys whose value really changed.
+ * @property {(line: string) => Promise<string>} [attempt] Tries a setting, and says what it brings; absent without a live lens.
  * @property {(keys: (keyof State)[], listener: (changed: Set<string>) => void) => () => void} subscribe Returns the way back.
  */
 

@@ -6,6 +6,8 @@ import { helpLine } from "./help.js";
 import { onnxPanel } from "./onnx.js";
 import { createStore } from "./store.js";
 
+const TRYING_MS = 600_000; // a large model takes minutes to compile
+
 /** State that the notebook and the browser share, both ways. */
 const SHARED = ["selected", "tab", "graph"];
 
@@ -33,6 +35,7 @@ export async function mount({ model, el, packed, ask }) {
   const data = await takeData(packed);
   const initial = SHARED.map((key) => [key, model.get(key)]).filter(([, value]) => value);
   const store = createStore(data, Object.fromEntries(initial));
+  if (model.get("_tries")) store.attempt = async (line) => new TextDecoder().decode(await ask("try", { line }, TRYING_MS));
   const root = document.createElement("div");
   el.replaceChildren(root);
   el.classList.add("ortlens-output");

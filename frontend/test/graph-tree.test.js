@@ -172,7 +172,7 @@ describe("sizes", () => {
     const inputs = ["a", "b", "c", "d", "e", "w"];
     const tree = treeOf(madeUp([{ node: "n", inputs }, { node: "m", inputs: ["n", "w"] }], { inputs, weights: ["w"] }));
     assert.deepEqual(titles(tree.root), ["5 inputs", "sin", "sin"]);
-    assert.deepEqual([...tree.ops.weights], [[0, [{ name: "w", bytes: 8, shared: true }]]]);
+    assert.deepEqual([...tree.ops.weights], [[0, [{ name: "w", shape: null, bytes: 8, shared: true }]]]);
   });
 });
 

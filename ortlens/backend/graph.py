@@ -127,11 +127,12 @@ class PlannedGraph:
         if self.context.reporter is not None:
             least = self.context.options.min_partition_nodes
             names = self.lowered.input_names if len(self.lowered.input_names) == len(self.placeholders()) else ()
-            weights = {
+            inputs = {
                 node: names[place] if names and names[place] != f"input_{place}" else node.name
-                for place, node in self._weight_nodes().items()
+                for place, node in enumerate(self.placeholders())
             }
-            self.context.reporter.planned(self.plan, self.runners, self.phases, weights=weights, min_nodes=least)
+            weights = frozenset(self._weight_nodes().values())
+            self.context.reporter.planned(self.plan, self.runners, self.phases, inputs=inputs, weights=weights, min_nodes=least)
 
 
 class CompiledGraph(PlannedGraph):

@@ -360,6 +360,30 @@ class Lens(CaptureView):
         note_trials(self._recorder, self.captured(), list(trials.itertuples()), chosen)
         return self.findings
 
+    def try_setting(self, line: str, *, budget_s: float = 30.0) -> pd.DataFrame:
+        """Time the target with a setting that an action names, in turns with the target as it is. Nothing stays changed.
+
+        Args:
+            line: A line of Python, as in the column `settings` of `actions`.
+            budget_s: Time limit in seconds, compilation included.
+
+        Returns:
+            The frame of `ortlens.tune`: one row, and one more if the setting was confirmed. The arguments are those of the last call.
+
+        Raises:
+            UsageError: Nothing was compiled through this lens yet, no arguments are known, the target changes Python objects, or the line
+                sets nothing that can be tried.
+        """
+        from ortlens import tune  # as in `probe`
+
+        if self._targets.changes_objects:
+            raise UsageError(f"nothing is tried with this target, which would be called some hundred times: {_CHANGES_OBJECTS}")
+        args, kwargs = self._targets.example or self._targets.arguments("try_setting", (), {})
+        target, options = self._targets.first(), self._backend_for(None).options
+        with torch.set_grad_enabled(any(graph.phase != "inference" for graph in self._recorder.records(r.Graph))):
+            _, trials = tune(target, options=options, budget_s=budget_s, settings=(line,))(*args, **kwargs)
+        return trials
+
     def verify(
         self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, budget_s: float | None = None, **kwargs: Any
     ) -> pd.DataFrame:

@@ -5,6 +5,7 @@ A study only makes sides. What fails ends its own side alone, and is a row with 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from ortlens.studies.apart import ProcessResult
@@ -66,6 +68,7 @@ class LocalSide(Side):
     """A call in this process."""
 
     make: Callable[[], Callable[[], Any]]  # compiles, exports or loads, and returns the call
+    around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext  # entered for each round, and not timed
     given: tuple[Any, ...] = ()  # values on whose devices a call computes, beside those of its result
     matches: bool | None = None  # whether its results are what is expected; None until it started
     _timed: Callable[[], int] | None = field(default=None, init=False)
@@ -73,21 +76,22 @@ class LocalSide(Side):
     def start(self, expected: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """Make it and call it once; return the tensors of its result, which are compared with those expected. Raise what it raises."""
         began = time.perf_counter_ns()
-        with _torch.quiet():
+        with self.around(), _torch.quiet():
             call = self.make()
             result = call()
             wait = waiting_for(*self.given, result)  # a function may have its weights, or move its inputs, out of sight
             wait()
-        self.first_ns = time.perf_counter_ns() - began
+            self.first_ns = time.perf_counter_ns() - began
+            self._timed = clocked_often(call, wait)
         tensors = _torch.tensors_of(result)
         self.max_abs, self.matches = difference(tensors if expected is None else expected, tensors)
-        self._timed = clocked_often(call, wait)
         return tensors
 
     def round(self) -> int | None:
         """Return the ns of a call, the mean of as many as take a millisecond."""
         try:
-            return self._timed() if self.runs and self._timed is not None else None
+            with self.around():
+                return self._timed() if self.runs and self._timed is not None else None
         except Exception as error:  # noqa: BLE001 - it is the answer of this side
             self.fail("failed", _reason(error))
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,6 +14,7 @@ from ortlens import _torch
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
 from ortlens._shell import progress
+from ortlens.analysis.problems.break_rules import CONFIG
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions
 from ortlens.backend.observed import is_sized, session_options
@@ -19,6 +22,7 @@ from ortlens.errors import OrtLensError, UsageError
 from ortlens.lens.explain import curried
 from ortlens.lens.explain_torch import Generating, is_generate
 from ortlens.lens.freeze import freeze
+from ortlens.lens.measuring.tried_changes import setting_of_line
 from ortlens.lens.observing.time_budget import TimeBudget
 from ortlens.studies.engine import LocalSide, measured, start
 from ortlens.trace.records import SideResult, column
@@ -55,6 +59,7 @@ class _Setting:
     option: str
     value: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    dynamo: Mapping[str, Any] = field(default_factory=dict)  # settings of `torch._dynamo.config`
     make: Callable[[OrtBackendOptions], Callable[[], Any]] | None = None
     advice: str = ""
     why_not: str = ""
@@ -68,7 +73,11 @@ class _Setting:
 
 @curried
 def tune(
-    target: Callable[..., Any], *, options: OrtBackendOptions | Mapping[str, Any] | None = None, budget_s: float = 60.0
+    target: Callable[..., Any],
+    *,
+    options: OrtBackendOptions | Mapping[str, Any] | None = None,
+    budget_s: float = 60.0,
+    settings: Sequence[str] | None = None,
 ) -> Callable[..., tuple[OrtBackendOptions, pd.DataFrame]]:
     """Try the options that may make a target faster, one after the other, each in turns with the best so far.
 
@@ -79,13 +88,14 @@ def tune(
         target: A function or module; called some hundred times, with gradients as the caller has set them.
         options: The options to begin with.
         budget_s: Time limit in seconds, compilation included; no trial begins after it, and what was not tried is listed so.
+        settings: Lines of Python to try, as in the column `settings` of `lens.actions`. None: the options that may help.
 
     Returns:
         A callable of the target's arguments that returns the options, and the frame of all trials, with the columns of
         `ortlens.studies.tune.Trial`.
 
     Raises:
-        UsageError: The target cannot be called, or the budget is no time.
+        UsageError: The target cannot be called, the budget is no time, or a line sets nothing that can be tried.
     """
     if not callable(target):
         raise UsageError(f"tune() takes a function or a module, not {type(target).__name__}")
@@ -94,7 +104,7 @@ def tune(
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
-        chosen, trials = tried(target, args, kwargs, given, TimeBudget(budget_s))
+        chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s)).run(given, settings)
         return chosen, frame_from_records(TABLE, trials)
 
     return run
@@ -117,23 +127,26 @@ class _Tuning:
         self._trials: list[Trial] = []
         self._partitions = 0
 
-    def run(self, given: OrtBackendOptions) -> tuple[OrtBackendOptions, list[Trial]]:
+    def run(self, given: OrtBackendOptions, lines: Sequence[str] | None = None) -> tuple[OrtBackendOptions, list[Trial]]:
+        candidates = [self._of_line(line) for line in lines or ()]
         base = self._side("given options", partial(self._compiled, given))
         base.start(self._expected)
         first = best = base, given
-        if given.ort_session_options is not None:
+        if lines is None and given.ort_session_options is not None:
             self._note(_Setting("ort_session_options", "other threads"), _NOT_COPIED)
-        weights = list(self._target.state_dict().values()) if isinstance(self._target, torch.nn.Module) else []
-        tensors = _torch.tensors_of((self._args, dict(self._kwargs), weights))
-        candidates = [*_candidates(given, tensors, self._partitions), *self._calls()]
+        if lines is None:
+            weights = list(self._target.state_dict().values()) if isinstance(self._target, torch.nn.Module) else []
+            tensors = _torch.tensors_of((self._args, dict(self._kwargs), weights))
+            candidates = [*_candidates(given, tensors, self._partitions), *self._calls()]
         with progress("tuning", len(candidates), "setting") as step:
             for candidate in candidates:
                 best = self._tried(candidate, best)
                 step(1)
         return self._confirmed(first, best)
 
-    def _side(self, way: str, make: Callable[[], Callable[[], Any]]) -> LocalSide:
-        return LocalSide(name=way, make=make, given=(self._target, self._args, self._kwargs))
+    def _side(self, way: str, make: Callable[[], Callable[[], Any]], dynamo: Mapping[str, Any] | None = None) -> LocalSide:
+        given, around = (self._target, self._args, self._kwargs), partial(_torch.dynamo_settings, dynamo or {})
+        return LocalSide(name=way, make=make, given=given, around=around)
 
     def _compiled(self, options: OrtBackendOptions, given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None) -> Callable[[], Any]:
         args, kwargs = given or (self._args, self._kwargs)
@@ -144,6 +157,16 @@ class _Tuning:
         call()
         self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)
         return call
+
+    def _of_line(self, line: str) -> _Setting:
+        """Read a line of Python that sets an option, or something in `torch._dynamo.config`."""
+        with contextlib.suppress(SyntaxError, ValueError, LookupError, AttributeError):
+            if line.startswith(CONFIG) and (change := setting_of_line(line)) is not None:
+                return _Setting("call", line, make=self._compiled, dynamo=change.settings)
+            found = [node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.keyword) and node.arg == "options"]
+            for name, value in ast.literal_eval(found[0].value).items() if found else ():
+                return _setting(name, value)
+        raise UsageError(f"{line!r} sets no option and no setting of Dynamo that can be tried")
 
     def _calls(self) -> Iterator[_Setting]:
         """List other ways of calling, which are no options."""
@@ -177,7 +200,7 @@ class _Tuning:
             return best
         if candidate.make is None and options == best[1]:
             return best
-        side = self._side(candidate.way, partial(candidate.make or self._compiled, options))
+        side = self._side(candidate.way, partial(candidate.make or self._compiled, options), candidate.dynamo)
         start([side], self._expected)
         row = self._against(best[0], side)
         keeps = bool(side.matches) and row.verdict == "faster" and candidate.make is None

@@ -189,14 +189,14 @@ class Recorder:
     def forget_graph(self, graph_id: str) -> None:
         """Drop what was derived from one graph, because it is partitioned again; the graph itself stays.
 
-        Its nodes, partitions, fallbacks, models, sessions, kernels, compared values and ledger go in one step, with the logs and the
-        attached models, so that no row is left that points to one that is gone.
+        Its inputs, nodes, partitions, fallbacks, models, sessions, kernels, compared values and ledger go in one step, with the logs and
+        the attached models, so that no row is left that points to one that is gone.
         """
         with self._lock:
             partitions = {p.partition_id for p in self.records(r.Partition) if p.graph_id == graph_id}
             models = [m for m in self.records(r.Model) if m.partition_id in partitions]
             sessions = {s.session_id for s in self.records(r.Session) if s.partition_id in partitions}
-            self._drop("graph_id", {graph_id}, r.Node, r.Partition, r.Fallback, r.LedgerPart)
+            self._drop("graph_id", {graph_id}, r.GraphInput, r.Node, r.Partition, r.Fallback, r.LedgerPart)
             self._drop("partition_id", partitions, r.Model, r.Session, r.Numeric)
             self._drop("session_id", sessions, r.Kernel)
             self._run_logs = {
@@ -344,4 +344,6 @@ def _id_of(record: r.Record) -> object:
         return getattr(record, fields(record)[0].name)
     if isinstance(record, r.PythonFrame):
         return record.frame, record.file, record.line
+    if isinstance(record, r.GraphInput):
+        return record.graph_id, record.input
     return (record.graph_id, record.node) if isinstance(record, (r.Node, r.Fallback)) else None

@@ -246,10 +246,24 @@ class CallLine:
     line: int | None = optional("Its number.")
     source: str | None = optional("Its text.", brief=4)
     function: str = column("Qualified name of the function.", default="")
-    entry_file: str | None = optional("File of the outermost function of the program that is on the stack then, as a rule the target.")
-    entry_line: int | None = optional("Line of that function which leads to it.")
+    entry_file: str | None = optional("File of the target, the function that was compiled first; empty where the line runs outside of it.")
+    entry_line: int | None = optional("Line of the target which leads to it.")
     operators: int = column("Operators that PyTorch runs for it in a call without torch.compile, counted below autograd.", brief=2)
     outside: int = column("Of these, the ones that it runs outside of graphs in a compiled call.", default=0, brief=3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphInput:
+    """One input of a graph: an argument, a parameter or a buffer."""
+
+    graph_id: str = column("Graph that takes it.", brief=1)
+    input: str = column("Its name in the graph, as in `graphs.inputs`.", brief=2)
+    name: str = column("Its name in the program, as `encoder.0.weight`; the same as `input` where that is not known.", brief=3)
+    dtype: str | None = optional("Its dtype.", brief=4)
+    shape: tuple[int | str, ...] | None = optional("Its shape; symbolic sizes as text.", brief=5)
+    low: float | None = optional("Of a frozen weight of 64 values or more: the smallest of 8,192 at most, in two digits.", brief=6)
+    high: float | None = optional("The largest of them, likewise.", brief=7)
+    histogram: tuple[int, ...] = column("How many of them are in each of 16 equal intervals from `low` to `high`.", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -659,6 +673,7 @@ Record: TypeAlias = (
     | Recompile
     | PythonFrame
     | CallLine
+    | GraphInput
     | Node
     | Partition
     | Fallback
@@ -812,6 +827,7 @@ class Capture:
     recompiles: tuple[Recompile, ...] = ()
     frames: tuple[PythonFrame, ...] = ()
     call_lines: tuple[CallLine, ...] = ()
+    graph_inputs: tuple[GraphInput, ...] = ()
     nodes: tuple[Node, ...] = ()
     partitions: tuple[Partition, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()

@@ -50,7 +50,7 @@ from ortlens.views.wording import LENS, SAVED, clipped
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
@@ -98,6 +98,11 @@ class CaptureView(ABC):
     def call_lines(self) -> pd.DataFrame:
         """Lines that run operators in a call, in all and outside of graphs."""
         return frame_from_capture(self.captured(), "call_lines")
+
+    @property
+    def graph_inputs(self) -> pd.DataFrame:
+        """Arguments, parameters and buffers that graphs take, with how the values of weights are distributed."""
+        return frame_from_capture(self.captured(), "graph_inputs")
 
     @property
     def nodes(self) -> pd.DataFrame:
@@ -341,7 +346,7 @@ class CaptureView(ABC):
         It shows a snapshot; call it again to see what was recorded later.
 
         Args:
-            selected: Id of the initial selection: `partition:p0`, `node:g0/addmm`, `break:b0`, `line:model.py:12`.
+            selected: Id of the initial selection: `partition:p0`, `node:g0/addmm`, `input:g0/arg0_1`, `break:b0`, `line:model.py:12`.
             tab: The initial panel: `overview`, `actions`, `flame`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`,
                 `numerics` or `onnx`.
             graph: The initial graph; by default all of them.
@@ -353,7 +358,8 @@ class CaptureView(ABC):
         Raises:
             UsageError: `selected`, `tab` or `graph` names nothing in the capture; the message lists what exists.
         """
-        return shown(self.captured(), self.hints, selected=selected, tab=tab, graph=graph)
+        attempt = getattr(self, "try_setting", None)  # of a live lens
+        return shown(self.captured(), self.hints, attempt, selected=selected, tab=tab, graph=graph)
 
     def netron(self, partition_id: str, *, optimized: bool = False) -> NetronView:
         """Show the ONNX model of a partition in Netron, inside the notebook: no server, no network, no dialog.
@@ -580,19 +586,21 @@ class StaticSummary:
         return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
 
 
-def shown(capture: Capture, hints: Hints, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
+def shown(
+    capture: Capture, hints: Hints, attempt: Callable[[str], pd.DataFrame] | None = None, **beginning: str | None
+) -> Explorer | StaticSummary | None:
     """Open the explorer, or a static summary where widgets are missing; outside notebooks, print a line and return None."""
     marimo = sys.modules.get("marimo")  # which has no shell
     if not in_notebook() and (marimo is None or not marimo.running_in_notebook()):
-        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        Selectable(capture).checked(**beginning)
         print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
         return None
     try:
         for package in ("ipywidgets", "anywidget"):
             require(package, "The interactive explorer")
     except OptionalDependencyError as err:
-        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        Selectable(capture).checked(**beginning)
         return StaticSummary(capture, str(err), hints)
     from ortlens.views.widget import Explorer
 
-    return Explorer(capture, selected=selected, tab=tab, graph=graph, hints=hints)
+    return Explorer(capture, hints, attempt, **beginning)

@@ -152,6 +152,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         "actions": action_facts(capture),
         "call": _call(capture),
         "code": _code_of_target(capture),
+        "line_states": _line_states(capture),
         "generate_ns": generate_ns(capture),
         "compile_ns": compile_total_ns(capture),
         "phases": [{"name": PHASE_WORDS[phase.phase], "ns": phase.total_ns} for phase in compile_phases(capture)],
@@ -185,6 +186,18 @@ def _code_of_target(capture: Capture) -> dict[str, Any] | None:
             for number, text, lines in rows
         ],
     }
+
+
+def _line_states(capture: Capture) -> list[dict[str, Any]]:
+    """List the lines that run operators in a call, with where they run; those outside of graphs with what their functions run there."""
+    known = grouped(((frame.frame.partition(" after line ")[0], frame.file), name) for frame in capture.frames for name in frame.ops)
+    by_line = grouped(((line.file, line.line), line) for line in capture.call_lines if line.file)
+    names = {place: sorted({name for line in own for name in known.get((line.function, line.file), ())}) for place, own in by_line.items()}
+    return [
+        {"id": f"line:{place[0]}:{place[1]}", "source": lines[0].source, "state": state_of(lines, capture), "names": names[place]}
+        | {"outside": sum(line.outside for line in lines)}
+        for place, lines in by_line.items()
+    ]
 
 
 def _call(capture: Capture) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def redacted_capture(capture: Capture) -> Capture:
         replace(shown, stop_source=None, refused_reason=None, refused_values=_without_values(item.refused_values, item.refused_guard or ""))
         for item, shown in zip(capture.breaks, redacted["breaks"], strict=True)
     )
+    redacted["graph_inputs"] = tuple(replace(shown, low=None, high=None, histogram=()) for shown in redacted["graph_inputs"])
     environment = {key: _without_secrets(key, scrub(value)) for key, value in capture.environment.items()}
     ways = tuple(replace(way, note=scrub(way.note)) for way in capture.figures.ways)
     guards = tuple(replace(row, file=row.file and (names.get(row.file) or file_name(row.file))) for row in capture.figures.guards)

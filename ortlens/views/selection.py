@@ -23,16 +23,8 @@ if TYPE_CHECKING:
 PANELS = tuple(json.loads(Path(__file__).with_name("panels.json").read_text(encoding="utf-8")))
 """Tabs of the explorer, in their order; `frontend/src/app.js` has them from the same file."""
 
-_KEYS = {
-    "graph": ("graphs", "graph_id"),
-    "partition": ("partitions", "partition_id"),
-    "node": ("nodes", "graph_id", "node"),
-    "model": ("models", "model_id"),
-    "session": ("sessions", "session_id"),
-    "kernel": ("kernels", "session_id", "kernel"),
-    "break": ("breaks", "break_id"),
-    "recompile": ("recompiles", "compile_id"),
-}
+_IDS = json.loads(Path(__file__).with_name("ids.json").read_text(encoding="utf-8"))  # table -> kind of id, columns; as in the explorer
+_KEYS = {kind: (table, *columns) for table, (kind, *columns) in _IDS.items()}
 _KINDS = (*_KEYS, "module", "line", "onnx", "finding", "run")
 _MAX_LISTED = 4
 
@@ -72,7 +64,7 @@ class Selectable:
             return None if wanted is None else str(wanted)
         raise UsageError(f"There is no graph {_quoted(wanted)} in this capture; there {_listed(known) or 'is none at all'}.")
 
-    def checked(self, *, selected: object, tab: object, graph: object) -> dict[str, str | None]:
+    def checked(self, *, selected: object = None, tab: object = None, graph: object = None) -> dict[str, str | None]:
         """Look up how a view is to begin: None is no selection, the first tab, and all graphs or the only one."""
         graphs = self._capture.graphs
         return {

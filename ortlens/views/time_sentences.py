@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.answers.overview import explain_calls
 from ortlens.analysis.generation import generation_of
@@ -185,6 +185,13 @@ def decode_words(capture: Capture) -> str:
     if step is None:
         return ""
     return f"decode {_rates(step)}"
+
+
+def trial_words(row: Any) -> str:  # noqa: ANN401 - of the frame of `ortlens.tune`
+    """Say how long a call takes with a setting, and whether its results are PyTorch's; or why that was not measured."""
+    if row.status != "ok":
+        return str(row.note)
+    return f"{row.ratio:.2f} times as long, results {'match PyTorch' if row.verified else 'differ'}"
 
 
 def gain_words(finding: Problem) -> str:

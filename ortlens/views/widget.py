@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import secrets
+import weakref
 from dataclasses import replace
 from functools import cache, cached_property
 from hashlib import sha256
@@ -28,6 +29,7 @@ from ortlens.views.netron import embedding
 from ortlens.views.payload import MAX_RUNS, payload_bytes
 from ortlens.views.rendering import mimebundle
 from ortlens.views.selection import Selectable, panel
+from ortlens.views.time_sentences import trial_words
 from ortlens.views.wording import SAVED, clipped
 
 if TYPE_CHECKING:
@@ -122,29 +124,34 @@ class Explorer(anywidget.AnyWidget):
     tab = traitlets.Unicode("overview", help="The panel that is shown.").tag(sync=True)
     graph = traitlets.Unicode(None, allow_none=True, help="The graph that is shown; None for all of them.").tag(sync=True)
     _summary = traitlets.Unicode().tag(sync=True)
+    _tries = traitlets.Bool(help="Whether settings can be tried.").tag(sync=True)
     _digest = traitlets.Unicode().tag(sync=True)
     _code = traitlets.Unicode().tag(sync=True)
     _data = traitlets.Unicode().tag(sync=True)
 
     def __init__(
-        self, capture: Capture, *, selected: str | None = None, tab: str | None = None, graph: str | None = None, hints: Hints = SAVED
+        self, capture: Capture, hints: Hints = SAVED, attempt: Callable[[str], pd.DataFrame] | None = None, **beginning: str | None
     ) -> None:
         """Show a capture.
 
         Args:
             capture: What to show; a snapshot, which later calls do not change.
-            selected: Id of the initial selection.
-            tab: The initial panel.
-            graph: The graph to show; by default all of them.
             hints: Words for what to type where something was not recorded.
+            attempt: The method `try_setting` of a live lens, which is not kept alive; without it, no setting can be tried.
+            **beginning: `selected`, `tab` and `graph`, as in `show`.
 
         Raises:
             UsageError: One of these names nothing in the capture.
         """
         self._capture, self._hints = capture, hints
         self._selectable = Selectable(capture)
-        beginning = self._selectable.checked(selected=selected, tab=tab, graph=graph)
-        super().__init__(**beginning, **self._hold(), _summary=f"ortlens-summary-{secrets.token_hex(6)}")
+        self._attempt = None if attempt is None else weakref.WeakMethod(attempt)
+        super().__init__(
+            **self._selectable.checked(**beginning),
+            **self._hold(),
+            _tries=attempt is not None,
+            _summary=f"ortlens-summary-{secrets.token_hex(6)}",
+        )
         self.on_msg(self._answer)
         show_in_cell(self.close)
 
@@ -194,6 +201,11 @@ class Explorer(anywidget.AnyWidget):
             return json.dumps(facts).encode()
         if what in ("frame", "model"):
             return self._models.frame if what == "frame" else self._models.models[asked["id"]]
+        if what == "try":
+            attempt = None if self._attempt is None else self._attempt()
+            if attempt is None:
+                raise UsageError("The lens of this explorer is gone: run the cell again.")
+            return trial_words(next(attempt(asked["line"]).itertuples())).encode()
         raise UsageError(f"The explorer asks for {what!r}, which this version of ortlens does not have: run the cell again.")
 
     @cached_property
@@ -249,9 +261,11 @@ def linked(capture: Capture, selected: str | None) -> tuple[Link, ...]:
 def _test(capture: Capture, selected: str) -> Test:
     kind, _, name = selected.partition(":")
     model_of = {model.partition_id: model.model_id for model in capture.models}
+    readers = {(node.graph_id, node.node) for node in capture.nodes for read in node.inputs if f"{node.graph_id}/{read}" == name}
     tests: dict[str, Test] = {
         "graph": lambda link: link.graph_id == name,
         "partition": lambda link: link.partition_id == name,
+        "input": lambda link: (link.graph_id, link.node) in readers,
         "node": lambda link: f"{link.graph_id}/{link.node}" == name,
         "module": lambda link: link.module is not None and f"{link.graph_id}/{link.module}.".startswith(f"{name}."),
         "line": lambda link: f"{link.file}:{link.line}" == name,

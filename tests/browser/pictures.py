@@ -58,7 +58,12 @@ PICTURES = (
         capture="bert",
         steps=("[data-tab=graph]", f"{COLOUR}=time", ".olg-box.olg-fold .olg-toggle >> nth=0", ".olg-zoom button:text-is('Fit')"),
     ),
-    Picture(name="graph-layers", capture="llama", steps=("[data-tab=graph]",)),
+    Picture(
+        name="graph-layers",
+        capture="llama",
+        steps=("[data-tab=graph]", ".olg-box:has(.olg-title:text-is('model')) .olg-toggle >> nth=0"),
+        height=760,
+    ),
     Picture(name="tables", capture="twelve", steps=("[data-tab=tables]", "[data-table=kernels]", ".ol-grid-row[data-at='0']"), height=520),
     Picture(name="timeline", capture="twelve", steps=("[data-tab=timeline]", "key:g", "key:g"), height=820),
     Picture(name="roofline", capture="bert", steps=("[data-tab=roofline]", ".ol-longest .ol-link >> nth=0"), height=680),

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from playwright.sync_api import Page, ViewportSize
 
+from ortlens.trace import records as r
 from ortlens.trace.sources import attachment_of
 from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS, WIDE
@@ -155,6 +157,36 @@ def test_the_longest_line_has_the_strongest_colour(show: Callable[..., Page]) ->
     )
     assert len(heats) > 3
     assert max(heats, key=lambda pair: pair[1])[0] == max(heat for heat, _ in heats) == 45
+
+
+def test_inputs_have_names_and_values_and_lines_outside_of_graphs_lead_to_the_source(show: Callable[..., Page]) -> None:
+    graph = next(row for row in PIECES.graphs if row.weights)
+    known: dict[str, Any] = {
+        "graph_id": graph.graph_id,
+        "input": graph.weights[0],
+        "name": "stem.weight",
+        "shape": (8, 64),
+        "low": -1.0,
+        "high": 1.0,
+    }
+    line = r.CallLine(file="model.py", line=7, source="  y = torch.svd(x).S", function="f", operators=3, outside=3)
+    frame = r.PythonFrame(frame="f", file="model.py", line=5, status="failed", ops=("aten._linalg_svd.default:3",))
+    page = show(replace(PIECES, graph_inputs=(r.GraphInput(**known, histogram=(1, 4, 2)),), call_lines=(line,), frames=(frame,)))
+    go(page, "graph")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("stem.weight")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert selected(page) == "stem.weight"
+    heights = "bars => bars.map((bar) => bar.style.height).join()"
+    assert page.locator(".ol-details .ol-histogram span").evaluate_all(heights) == "25%,100%,50%"
+    assert "stem.weight 8\N{MULTIPLICATION SIGN}64" in page.inner_text(".olg-stage")
+    page.fill(".olg-find", "linalg_svd")
+    assert "runs outside of the graphs" in page.inner_text(".olg-found-list [role=option]")
+    page.press(".olg-find", "Enter")
+    settled(page)
+    assert page.locator(".ol-panel-source .ol-line[aria-current=true] .ol-number.ol-state-uncompiled").count() == 1
+    assert "3 operators, in PyTorch" in page.inner_text(".ol-details")
 
 
 def test_library_files_are_folded_until_one_is_selected(show: Callable[..., Page]) -> None:

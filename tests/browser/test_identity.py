@@ -14,7 +14,21 @@ pytestmark = BROWSER_MARKS
 
 TWELVE, BERT = with_findings(recorded("twelve")), recorded("bert")
 LINE, MODULE, GRAPH, NODE, PARTITION = "line", "module", "graph", "node", "partition"
-STEPS = {"lines", "modules", "graphs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"}
+STEPS = {
+    "lines",
+    "modules",
+    "graphs",
+    "graph_inputs",
+    "nodes",
+    "partitions",
+    "models",
+    "onnx",
+    "sessions",
+    "kernels",
+    "breaks",
+    "recompiles",
+    "findings",
+}
 IN_ORT = {"nodes", "partitions", "models", "sessions", "graphs"}
 
 

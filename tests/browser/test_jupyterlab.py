@@ -158,6 +158,19 @@ def test_onnx_models_come_from_python_when_they_are_looked_at(lab: Notebook, wit
     frame.locator("[id='node-name-node_Gemm_0'].select").wait_for()
 
 
+def test_a_setting_is_tried_from_its_action(lab: Notebook) -> None:
+    lab.python(
+        "import torch\nloud = ortlens.explain(lambda x: [x.sin(), print(end=''), x.cos()][0])(torch.ones(3))\n"
+        "shown = loud.show(tab='actions')\nshown"
+    )
+    card = lab.view(2).locator(".ol-action").first
+    card.get_by_role("button", name="Try torch._dynamo.config").click()
+    told = card.get_by_role("status").filter(has_text=re.compile(r"^\d+\.\d\d times as long, results match PyTorch$"))
+    told.wait_for(timeout=120_000)
+    lab.python("del loud")
+    assert not lab.view(1).get_by_role("button", name="Try ").count()  # of a saved capture
+
+
 def test_a_page_that_is_loaded_again_shows_what_was_shown(lab: Notebook) -> None:
     lab.python("view.selected, view.tab = 'partition:p13', 'graph'")
     lab.command("docmanager:save")

@@ -223,6 +223,35 @@ def test_lines_of_a_call_and_where_they_run() -> None:
     assert lens.check(max_skipped=2, min_coverage=0.03).verdict.tolist() == ["passed", "passed"]
 
 
+class Nested(torch.nn.Module):
+    """Its layers are modules of their own, with a graph break between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = Layers()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layers(_affine(x)).mode(dim=-1).values
+        return y * 2
+
+
+@torch.no_grad()
+def test_lines_of_the_target_are_found_below_functions_of_the_program() -> None:
+    model, lens, x = Nested().eval(), ortlens.Lens(), torch.rand(2, 4)
+    fast = torch.compile(model, backend=lens)
+
+    def evaluate(step: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        return step(x) + 1
+
+    fast(x)
+    lens.measured(lambda: evaluate(fast), uncompiled=lambda: evaluate(model))
+    found = payload_from_capture(lens.captured())["overview"]["code"]
+    first = inspect.getsourcelines(Nested.forward)[1]
+    assert found["function"] == "Nested.forward"
+    states = [(row["line"] - first, row["state"], row["operators"]) for row in found["lines"]]
+    assert states == [(0, None, 0), (1, "uncompiled", 16), (2, "ort", 1)]  # no line of `evaluate`
+
+
 @torch.no_grad()
 def test_the_recompile_limit_leaves_code_outside() -> None:
     def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:

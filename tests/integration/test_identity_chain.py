@@ -5,17 +5,19 @@ from pathlib import Path
 
 import onnx
 import onnxruntime
+import pandas as pd
 import pytest
 import torch
 
 import ortlens
 from ortlens.analysis.memory import memory
-from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of
+from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of, with_input_names
 from ortlens.lens.observing.compilations import KeptSources
 from ortlens.trace.recorder import Recorder
 from ortlens.trace.records import Break
 from ortlens.trace.sources import sources_of
 from ortlens.views.payload import payload_from_capture
+from ortlens.views.redaction import redacted_capture
 from tests.integration.marked_lines import line_of
 from tests.integration.test_secrets import loaded
 
@@ -53,6 +55,36 @@ def lens() -> ortlens.Lens:
         found = ortlens.explain(model, calls=1)(x)
         found.profile(x, repeat=2)
     return found
+
+
+def test_inputs_have_the_names_and_values_of_the_program(lens: ortlens.Lens) -> None:
+    weights = {name: weight.detach() for name, weight in lens._targets.first().__self__.named_parameters()}
+    inputs = lens.graph_inputs.set_index("name")
+    assert set(inputs.index) == {"x", *weights}
+    for name, weight in weights.items():
+        row = inputs.loc[name]
+        is_large = weight.numel() >= 64
+        assert (row["shape"], sum(row.histogram)) == (tuple(weight.shape), weight.numel() * is_large)
+        assert (row.low, row.high) == pytest.approx((float(weight.min()), float(weight.max())), rel=0.05) or not is_large
+    assert pd.isna(inputs.loc["x"].low)
+    assert not any(row.histogram or row.low is not None for row in redacted_capture(lens.captured()).graph_inputs)
+    for optimized in (False, True):
+        model = onnx.load_from_string(lens.netron("p0", optimized=optimized).model)
+        if not optimized:  # whose weights are outside
+            onnx.checker.check_model(model)
+        named = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+        assert {name for name in named if name in inputs.index} >= {"x", "blocks.0.norm.weight", "blocks.1.down.bias"}
+        assert not any(name.startswith("arg") for node in iter_nodes(model.graph) for name in node.input)
+
+
+def test_a_name_that_a_model_has_already_is_not_given_to_an_input() -> None:
+    given = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float[2] a, float[2] b, float[2] w) => (float[2] y) { x = Add(a, b) y = Mul(x, w) }'
+    )
+    named = with_input_names(given, {"a": "x", "b": "fc.weight", "w": "fc.weight"})
+    assert [value.name for value in named.graph.input] == ["a", "b", "fc.weight"]
+    assert [list(node.input) for node in named.graph.node] == [["a", "b"], ["x", "fc.weight"]]
+    assert [value.name for value in given.graph.input] == ["a", "b", "w"]
 
 
 def test_from_a_line_to_its_kernels_and_back(lens: ortlens.Lens) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import ortlens
 from ortlens import cli
+from ortlens.analysis.problems.catalogue import option_lines
 from ortlens.cli import studies
 from ortlens.errors import UsageError
 from ortlens.studies import engine
@@ -121,6 +122,24 @@ def test_a_real_difference_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows.ratio.notna().all()
     assert rows.verified.all()
     assert rows.ratio.min() < 0.9
+
+
+def breaking(x: torch.Tensor) -> torch.Tensor:
+    return x * x.sum().item()
+
+
+@torch.no_grad()
+def test_a_setting_of_an_action_is_tried_and_undone() -> None:
+    lens = ortlens.explain(breaking)(torch.rand(4))
+    line = "torch._dynamo.config.capture_scalar_outputs = True"
+    row = next(lens.try_setting(line).itertuples())
+    assert (row.value, row.status, row.verified) == (line, "ok", True)
+    assert torch._dynamo.config.capture_scalar_outputs is False
+    (option,) = option_lines(freeze_weights=False)
+    assert next(lens.try_setting(option).itertuples()).way == "freeze_weights=False"
+    for wrong in ("import os", "torch._dynamo.config.x.y.z()", "print(options=open)", "("):
+        with pytest.raises(UsageError, match="sets no option"):
+            lens.try_setting(wrong)
 
 
 def test_wrong_arguments() -> None:

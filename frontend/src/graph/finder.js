@@ -1,7 +1,7 @@
 // The search field: a list of what fits, and marks on the boxes.
 import { el } from "../dom.js";
 import { count, counted } from "../format.js";
-import { listed, search } from "./search.js";
+import { listed, outsideOf, search } from "./search.js";
 import { headOf, safe } from "./text.js";
 
 /**
@@ -24,7 +24,7 @@ export function createFinder(input, home, store, view, actions) {
   function refresh() {
     const found = search(view().tree, view().root, store.get("search") ?? "");
     if (input.value !== (store.get("search") ?? "")) input.value = store.get("search") ?? "";
-    items = listed(view().tree, found);
+    items = [...listed(view().tree, found), ...outsideOf(store.data, store.get("search") ?? "")];
     at = items.length ? 0 : -1;
     view().found = found.rows.map((row) => view().tree.place[row]).sort((a, b) => a - b);
     view().scene.remark();
@@ -37,13 +37,13 @@ export function createFinder(input, home, store, view, actions) {
 
   function option(item, index) {
     const { labels, ops } = view();
-    const where = item.row >= 0 ? `${safe(ops.name[item.row])}${ops.module[item.row] ? ` in ${safe(ops.module[item.row])}` : ""}` : labels.note(item);
+    const where = item.selected ? "runs outside of the graphs" : item.row >= 0 ? `${safe(ops.name[item.row])}${ops.module[item.row] ? ` in ${safe(ops.module[item.row])}` : ""}` : labels.note(item);
     const entry = el(
       "li",
       { role: "option", id: `${listId}-${index}` },
-      el("span.olg-found-name", {}, headOf(labels.title(item), 40)),
+      el("span.olg-found-name", {}, headOf(item.selected ? safe(item.title) : labels.title(item), 40)),
       el("span.ol-soft", {}, headOf(where, 60)),
-      item.torch ? el("span.olg-tag-torch", {}, "PyTorch") : null,
+      item.torch || item.selected ? el("span.olg-tag-torch", {}, "PyTorch") : null,
     );
     entry.addEventListener("pointerdown", (event) => {
       event.preventDefault(); // the field keeps the focus until the choice is made
@@ -53,7 +53,7 @@ export function createFinder(input, home, store, view, actions) {
   }
 
   function mark() {
-    [...list.children].forEach((entry, index) => entry.setAttribute("aria-selected", String(index === at)));
+    items.forEach((_, index) => list.children[index].setAttribute("aria-selected", String(index === at)));
     if (at >= 0) input.setAttribute("aria-activedescendant", `${listId}-${at}`);
     else input.removeAttribute("aria-activedescendant");
     const chosen = list.children[at];
@@ -73,7 +73,8 @@ export function createFinder(input, home, store, view, actions) {
   function pick(index) {
     if (!items[index]) return;
     show(false);
-    actions.pick(items[index]);
+    if (items[index].selected) store.set({ tab: "source", selected: items[index].selected });
+    else actions.pick(items[index]);
   }
 
   const keys = {

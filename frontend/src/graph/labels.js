@@ -49,7 +49,7 @@ export function createLabels(tree) {
 
   function note(item) {
     if (item.kind === "op") return opNote(item);
-    if (item.kind === "input") return bytes(ops.bytes[item.row]);
+    if (item.kind === "input") return ops.shapes[item.row - ops.nodes]?.join("×") || bytes(ops.bytes[item.row]);
     if (item.kind === "output") return "";
     const size = item.ort + item.torch;
     const own = item.kind === "graph" ? compiled(item) : item.kind === "fold" ? `${item.times} × ${safe(item.note || "layers")}` : safe(item.note);
@@ -73,7 +73,7 @@ export function createLabels(tree) {
   function stub(item) {
     const words = [];
     let row = -1;
-    for (const weight of item.row >= 0 ? ops.weights.get(item.row) ?? [] : []) words.push(`weight ${bytes(weight.bytes)}${weight.shared ? ", shared" : ""}`);
+    for (const weight of item.row >= 0 ? ops.weights.get(item.row) ?? [] : []) words.push(`${weightName(weight, ops.module[item.row])}${weight.shared ? ", shared" : ""}`);
     for (const hub of item.parent?.wires?.stubs.get(item.index) ?? []) {
       words.push(safe(ops.name[hub]));
       row = hub;
@@ -115,6 +115,9 @@ export function createLabels(tree) {
 
   return { title, note, side, stub, partition, spoken };
 }
+
+/** A weight as its module calls it, with its shape; by its size where that is not known. */
+const weightName = ({ name, shape, bytes: size }, module) => (shape ? safe(`${module && name.startsWith(`${module}.`) ? name.slice(module.length + 1) : name} ${shape.join("×")}`) : `weight ${bytes(size)}`);
 
 /** The end of a module path: `blocks.13` of `stage.blocks.13`. */
 function near(path) {

@@ -14,6 +14,7 @@ const MOST_WIRES = 400;
 const MANY = 7; // boxes without a wire between them stand in lines, not in one row
 const MOST_KEPT = 3000;
 const TAG = 36; // for the name of a partition
+const STUB = 124; // pixels that the words of a stub may widen a box to: what is cut is in the details
 const WIDTHS = { op: [72, 96, 120, 148, 180, 220], group: [140, 168, 200, 236, 268] };
 
 /**
@@ -70,15 +71,15 @@ export class Layout {
   }
 
   sizeClosed(item) {
-    const stub = this.labels.stub(item) ? 14 : 0;
+    const stub = this.labels.stub(item);
     const width = (text, size) => this.font.widthOf(text.slice(0, 60), size);
     const isGroup = item.parts !== null;
     const [note, side] = [this.labels.note(item), this.labels.side(item)];
     const second = width(note, 11) * 0.9 + (side ? width(side, 11) + 8 : item.ort ? TAG : 0); // measured in bold
-    const text = Math.max(width(this.labels.title(item), 12.5) + (isGroup ? 16 : 0), second);
+    const text = Math.max(width(this.labels.title(item), 12.5) + (isGroup ? 16 : 0), second, stub ? Math.min(width(`⇢ ${stub.text}`, 11), STUB) : 0);
     const widths = isGroup ? WIDTHS.group : WIDTHS.op;
     item.w = widths.find((most) => most >= text + 24) ?? widths.at(-1);
-    item.h = (isGroup ? 56 : 38) + stub;
+    item.h = (isGroup ? 56 : 38) + (stub ? 14 : 0);
   }
 
   plan(item) {

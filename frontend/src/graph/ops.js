@@ -1,5 +1,6 @@
 // The nodes of a capture as flat arrays: where each runs, what it reads, what reads it. Graphs of 50,000 nodes are walked
 // several times while the view opens, so there are no objects per node here.
+import { within } from "../places.js";
 
 /** Where a node runs. Sizes and checks are nobody's work: they count on neither side. */
 export const ORT = 0;
@@ -13,7 +14,8 @@ export const OUTPUT = 2;
 
 /**
  * @typedef {object} Weight
- * @property {string} name
+ * @property {string} name Of the parameter or buffer in the program, where that is known.
+ * @property {ArrayLike<number|string>|null} shape
  * @property {number} bytes
  * @property {boolean} shared Whether several nodes read it; it stands at the first.
  *
@@ -32,6 +34,7 @@ export const OUTPUT = 2;
  * @property {Int32Array} inStart @property {Int32Array} inRow Rows that it reads: `inRow[inStart[r] .. inStart[r + 1]]`.
  * @property {Int32Array} outStart @property {Int32Array} outRow Rows that read it.
  * @property {Map<number, Weight[]>} weights
+ * @property {(string|null)[]} terminalIds Ids of the rows behind the nodes. @property {(ArrayLike<number|string>|null)[]} shapes Of the same.
  * @property {GraphRows[]} graphs
  *
  * @typedef {object} GraphRows
@@ -70,41 +73,38 @@ function wire(data, graph, { terminals, links, weights, nodes }) {
   const [isOutput, itemOutputs] = [table.column("is_output"), table.column("item_outputs")];
   const rowOf = new Map();
   for (const row of graph.nodes) rowOf.set(names[row], row);
-  const entries = entriesOf(data, graph.row);
+  const entries = entriesOf(data, graph);
   const readers = new Map();
   for (const row of graph.nodes) {
     for (const name of inputs[row] ?? []) {
       const source = rowOf.get(name);
       if (source !== undefined) links.push(row, source);
-      else if (entries.has(name)) readers.has(name) ? readers.get(name).push(row) : readers.set(name, [row]);
+      else if (entries.has(name)) within(readers, name, () => []).push(row);
     }
   }
   for (const [name, rows] of readers) {
-    const { bytes, weight } = entries.get(name);
-    if (weight) attachWeight(weights, rows, name, bytes);
-    else addTerminal(INPUT, name, bytes, rows);
+    const { isWeight, bytes, ...known } = entries.get(name);
+    if (isWeight) within(weights, rows[0], () => []).push({ name: known.name, shape: known.shape, bytes, shared: rows.length > 1 });
+    else addTerminal(INPUT, known.name, bytes, rows, known);
   }
   const returned = graph.nodes.filter((row) => isOutput[row] || itemOutputs[row]?.length);
   if (returned.length) addTerminal(OUTPUT, returned.length === 1 ? "output" : `${returned.length} outputs`, 0, returned);
 
-  function addTerminal(role, name, bytes, rows) {
+  function addTerminal(role, name, bytes, rows, { id, shape } = { id: null, shape: null }) {
     const own = nodes + terminals.length;
-    terminals.push({ role, name, bytes, graph: graph.id });
+    terminals.push({ role, name, bytes, graph: graph.id, id, shape });
     (role === INPUT ? graph.inputs : graph.outputs).push(own);
     for (const row of rows) role === INPUT ? links.push(row, own) : links.push(own, row);
   }
 }
 
-function attachWeight(weights, rows, name, bytes) {
-  const weight = { name, bytes, shared: rows.length > 1 };
-  weights.has(rows[0]) ? weights.get(rows[0]).push(weight) : weights.set(rows[0], [weight]);
-}
-
-/** Names that a graph takes from outside, with their sizes. */
-function entriesOf(data, row) {
+/** Names that a graph takes from outside, with what the program calls them, their shapes and sizes. */
+function entriesOf(data, { id, row }) {
   const get = (column) => (row < 0 ? null : data.table("graphs").get(row, column)) ?? [];
-  const [names, sizes, held] = [get("inputs"), get("input_sizes"), new Set(get("weights"))];
-  return new Map(names.map((name, at) => [name, { bytes: sizes[at] ?? 0, weight: held.has(name) }]));
+  const [names, sizes, held, table] = [get("inputs"), get("input_sizes"), new Set(get("weights")), data.table("graph_inputs")];
+  const entry = (at) => [table.get(at, "input"), { id: `input:${id}/${table.get(at, "input")}`, name: table.get(at, "name"), shape: table.get(at, "shape") }];
+  const known = new Map((data.index("graph_inputs", "graph_id").get(id) ?? []).map(entry));
+  return new Map(names.map((name, at) => [name, { id: null, name, shape: null, ...known.get(name), bytes: sizes[at] ?? 0, isWeight: held.has(name) }]));
 }
 
 function columns(data, terminals) {
@@ -134,7 +134,7 @@ function columns(data, terminals) {
   const name = extended(table.column("node"), (terminal) => terminal.name);
   const graph = extended(table.column("graph_id"), (terminal) => terminal.graph);
   const [target, module] = ["target", "module"].map((wanted) => extended(table.column(wanted), none));
-  return { count, nodes, role, side, bytes, graph, name, target, module, partition: extended(partition, none) };
+  return { count, nodes, role, side, bytes, graph, name, target, module, partition: extended(partition, none), terminalIds: terminals.map(({ id }) => id), shapes: terminals.map(({ shape }) => shape) };
 }
 
 /** Both directions of `reader, source` pairs as offsets and rows. */

@@ -12,7 +12,7 @@ const LISTED = 30;
 export function search(tree, root, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return { rows: [], count: 0, groups: [] };
-  const { name, target, module, partition } = tree.ops;
+  const { name, target, module, partition, weights } = tree.ops;
   const fits = (texts) => {
     const joined = texts.filter(Boolean).join(" ").toLowerCase();
     return words.every((word) => joined.includes(word));
@@ -21,7 +21,7 @@ export function search(tree, root, text) {
   let count = 0;
   for (let at = root.low; at < root.high; at++) {
     const row = tree.order[at];
-    if (!fits([name[row], target[row], module[row], partition[row]])) continue;
+    if (!fits([name[row], target[row], module[row], partition[row], ...(weights.get(row) ?? []).map((weight) => weight.name)])) continue;
     count++;
     if (rows.length < MOST) rows.push(row);
   }
@@ -31,6 +31,14 @@ export function search(tree, root, text) {
     groups.push(...items.filter((item) => item !== root && root.holds(item) && fits([item.title, item.note])));
   }
   return { rows, count, groups };
+}
+
+/** @returns {{title: string, selected: string}[]} Lines that run operators outside of the graphs, by their text and these operators. */
+export function outsideOf({ overview }, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const fits = ({ source, names }) => words.every((word) => `${source ?? ""} ${names.join(" ")}`.toLowerCase().includes(word));
+  const found = words.length ? (overview.line_states ?? []).filter((line) => line.outside && fits(line)) : [];
+  return found.slice(0, LISTED).map(({ id, source, names }) => ({ selected: id, title: source?.trim() || names.join(", ") }));
 }
 
 /** @returns {import("./item.js").Item[]} What a list shows: groups that fit, then operations. */

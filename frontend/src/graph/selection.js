@@ -44,6 +44,8 @@ export function createSelection(view, store) {
     if (groups.length) return { items: groups, rows: [] };
     const found = store.identity.rowOf(id);
     if (found?.table === "nodes") return { items: [tree.leaf(found.row)], rows: [] };
+    const terminal = view.ops.terminalIds.indexOf(id);
+    if (terminal >= 0) return { items: [tree.leaf(view.ops.nodes + terminal)], rows: [] };
     const rows = store.identity.nodeRows(id).filter((row) => row < view.ops.nodes);
     if (id.startsWith("module:") && rows.length === 1) return { items: [tree.leaf(rows[0])], rows: [] };
     if (!rows.length) return { items: graphsOf(id), rows: [] };

@@ -100,7 +100,7 @@ export class Tree {
     const kind = terminal ? (ops.role[row] === INPUT ? "input" : "output") : "op";
     const item = new Item(kind, terminal ? ops.name[row] : this.operator(row));
     item.row = row;
-    item.id = terminal ? null : `node:${ops.graph[row]}/${ops.name[row]}`;
+    item.id = terminal ? ops.terminalIds[row - ops.nodes] : `node:${ops.graph[row]}/${ops.name[row]}`;
     item.note = this.solo.get(row)?.note ?? "";
     item.parent = parent;
     item.index = index;

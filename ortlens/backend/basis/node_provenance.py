@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx
     import onnx_ir as ir
@@ -66,6 +66,20 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         yield node
         for _, subgraph in subgraphs_of(node):
             yield from iter_nodes(subgraph)
+
+
+def with_input_names(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelProto:
+    """Copy a model with other names of its inputs and initializers, for those who read it; a name that is taken is left out."""
+    made = type(model)()
+    made.CopyFrom(model)
+    nodes = list(iter_nodes(made.graph))
+    taken = {name for node in nodes for name in (*node.input, *node.output)}
+    known = {old: new for new, old in {new: old for old, new in names.items() if new not in taken}.items()}
+    for value in (*made.graph.input, *made.graph.initializer):
+        value.name = known.get(value.name, value.name)
+    for node in nodes:
+        node.input[:] = [known.get(name, name) for name in node.input]
+    return made
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:

@@ -14,6 +14,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ortlens import _torch
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.basis import node_provenance, provenance
@@ -93,6 +95,30 @@ def node_record(  # noqa: PLR0913 - ids and facts, each a column
     )
 
 
+def input_record(graph_id: str, node: torch.fx.Node, name: str) -> r.GraphInput:
+    """Make the record of an input with its name in the program."""
+    value = node.meta.get("val")
+    return r.GraphInput(
+        graph_id=graph_id, input=node.name, name=name, dtype=provenance.dtype_text(value), shape=provenance.shape_text(value)
+    )
+
+
+def spread_of(weight: torch.Tensor) -> dict[str, Any]:
+    """Return how the values of a weight are distributed, as fields of its record; nothing where few are finite and real.
+
+    A capture holds no weight: of few values, a histogram would be nearly all of them, and its bounds are in two digits.
+    """
+    some = weight.reshape(-1)[:: -(-weight.numel() // _LOOKED_AT) | 1]  # odd: else it meets few columns
+    values = np.empty(0) if some.is_complex() else some.double().cpu().numpy()
+    values = values[np.isfinite(values)]
+    if values.size < _FEWEST_VALUES:
+        return {}
+    low, high = float(values.min()), float(values.max())
+    places = (values / 2 - low / 2) / ((high / 2 - low / 2) or 1.0) * _INTERVALS  # by halves: no difference is infinite then
+    counts = np.bincount(np.minimum(places.astype(int), _INTERVALS - 1), minlength=_INTERVALS)
+    return {"low": float(f"{low:.1e}"), "high": float(f"{high:.1e}"), "histogram": tuple(counts.tolist())}
+
+
 def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.Fallback:
     """Make the record of a node that stays in PyTorch."""
     line = provenance.user_line(node)
@@ -154,6 +180,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
     return any(user.op == "output" or (kind_of(user) is NodeKind.TUPLE and _is_returned(user)) for user in node.users)
 
 
+_LOOKED_AT, _FEWEST_VALUES, _INTERVALS = 8192, 64, 16  # values of a weight, spread evenly
 _WORTH_REPORTING = 1 << 16  # bytes; a smaller copy costs less than the call itself
 
 

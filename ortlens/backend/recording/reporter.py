@@ -10,7 +10,7 @@ from ortlens import _torch
 from ortlens._shell import display_name
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.kernels import provider_fallback
-from ortlens.backend.basis import provenance
+from ortlens.backend.basis import node_provenance, provenance
 from ortlens.backend.basis.provenance import operations
 from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
@@ -19,7 +19,7 @@ from ortlens.trace import records as r
 from ortlens.trace.guard import reported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch.fx
 
@@ -48,11 +48,11 @@ class Phases:
 class SessionReporter:
     """Reports the sessions of a graph's latest plan, and what is found in their calls. What fails here never reaches the graph."""
 
-    def __init__(self, recorder: Recorder, identities: dict[PartitionRunner, Identity], weights: Mapping[str, str]) -> None:
-        """Take the partitions of a plan with their ids, and the names of weights by the inputs that they are."""
+    def __init__(self, recorder: Recorder, identities: dict[PartitionRunner, Identity], names: Mapping[str, str]) -> None:
+        """Take the partitions of a plan with their ids, and the names of inputs in the program by those in the graph."""
         self.recorder = recorder
         self.identities = identities
-        self._weights = weights
+        self.names = names
 
     @reported("recording a graph")
     def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:
@@ -64,6 +64,8 @@ class SessionReporter:
         self.recorder.amend(r.Model, identity.model_id, initializer_bytes=initializer_bytes, **changes)
         change = self._change(runner) if info.cause == "weights" else {}
         self.recorder.add(records.session_record(session_id, identity, runner, info, change))
+        for weight in info.frozen:
+            self.recorder.amend(r.GraphInput, (identity.graph_id, weight.name), **records.spread_of(weight.contiguous))
         self.recorder.add(*records.layout_copies(identity.partition_id, runner))
         return self.recorder.run_log(session_id, identity.graph_id)
 
@@ -71,7 +73,7 @@ class SessionReporter:
         """Describe what happened to weights, as fields of a session; the line that changed them is looked for where the call came from."""
         if runner.weights.change == "other_module":  # none of them changed
             return {"weights_change": runner.weights.change}
-        names = tuple(name for node in runner.weights.changed if (name := self._weights.get(node.name, node.name)) != node.name)
+        names = tuple(name for node in runner.weights.changed if (name := self.names.get(node.name, node.name)) != node.name)
         place = changed_at(names, is_new=runner.weights.change == "replaced")
         return {
             "weights_change": runner.weights.change,
@@ -79,9 +81,6 @@ class SessionReporter:
             "changed_file": place and display_name(place.file),
             "changed_line": place and place.line,
         }
-
-    def _names(self, nodes: Iterable[torch.fx.Node]) -> tuple[str, ...]:
-        return tuple(self._weights.get(node.name, node.name) for node in nodes)
 
     @reported("recording a graph")
     def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
@@ -122,7 +121,7 @@ class SessionReporter:
     def stale_weights_detected(self, runner: PartitionRunner, title: str, nodes: Sequence[torch.fx.Node]) -> None:
         """Record that weights changed in a way that torch does not count."""
         partition_id = self.identities[runner].partition_id
-        read = f"inputs of {partition_id}: {', '.join(self._names(nodes))}"
+        read = f"inputs of {partition_id}: {', '.join(self.names.get(node.name, node.name) for node in nodes)}"
         finding = r.Finding(
             rule="uncounted_write",
             subject=partition_id,
@@ -161,17 +160,26 @@ class GraphReporter:
         )
 
     @reported("recording a graph")
-    def planned(
-        self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: Mapping[torch.fx.Node, str], min_nodes: int
+    def planned(  # noqa: PLR0913 - what is known of the plan, each by name
+        self,
+        plan: Plan,
+        runners: list[PartitionRunner],
+        phases: Phases,
+        *,
+        inputs: Mapping[torch.fx.Node, str],
+        weights: Collection[torch.fx.Node],
+        min_nodes: int,
     ) -> None:
-        """Record a plan in place of the graph's earlier plan; `weights` are the inputs that are parameters or buffers, with their names."""
+        """Record a plan in place of the graph's earlier plan; `inputs` have names of the program, `weights` are parameters or buffers."""
         self.recorder.forget_graph(self.graph_id)
         next_id = self.recorder.next_id
         ids = {runner: Identity(graph_id=self.graph_id, partition_id=next_id("p"), model_id=next_id("m")) for runner in runners}
-        self.sessions = SessionReporter(self.recorder, ids, {node.name: name for node, name in weights.items()})
+        self.sessions = SessionReporter(self.recorder, ids, {node.name: name for node, name in inputs.items()})
+        self.recorder.add(*(records.input_record(self.graph_id, node, name) for node, name in inputs.items()))
         for runner, identity in ids.items():
             self.recorder.add(records.partition_record(identity, runner))
-            data, path = runner.model.SerializeToString(), f"models/{identity.model_id}.onnx"
+            data = node_provenance.with_input_names(runner.model, self.sessions.names).SerializeToString()
+            path = f"models/{identity.model_id}.onnx"
             self.recorder.attach(path, data)
             self.recorder.add(records.model_record(identity, path, runner, data))
         origins = records.onnx_origins(runner.model for runner in runners)

@@ -36,10 +36,10 @@ class Place(NamedTuple):
 
     code: CodeType | None = None
     line: int | None = None
-    entry: tuple[str, int] | None = None  # file and line of the outermost function on the stack
+    entry: int | None = None  # line of the target that leads there
 
     @property
-    def key(self) -> tuple[str | None, int | None, tuple[str, int] | None]:
+    def key(self) -> tuple[str | None, int | None, int | None]:
         """Equal for one line, whatever Dynamo made of its function."""
         return (None if self.code is None else self.code.co_filename), self.line, self.entry
 
@@ -47,8 +47,9 @@ class Place(NamedTuple):
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
     """Counts operators outside of graphs, by place and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: r.PythonFrame | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.target = target
         self.found: Counter[tuple[Place, str]] = Counter()
 
     @classmethod
@@ -58,16 +59,17 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Count an operator, and run it."""
-        if (place := _place_of(sys._getframe(1))) is not None:  # noqa: SLF001 - `inspect.stack` reads the source of each frame
+        if (place := _place_of(sys._getframe(1), self.target)) is not None:  # noqa: SLF001 - `inspect.stack` reads the source of each frame
             self.found[place, str(func)] += 1
         return func(*args, **(kwargs or {}))
 
 
 def count_operators(recorder: Recorder, call: Callable[[], Any], uncompiled: Callable[[], Any]) -> None:
     """Call a target twice, as it is and as compiled, and record the operators of its lines, and those of frames outside of graphs."""
-    with _torch.uncompiled(), _Counting() as whole:
+    target = next(iter(recorder.records(r.PythonFrame)), None)  # the first that Dynamo met
+    with _torch.uncompiled(), _Counting(target) as whole:
         uncompiled()
-    with _Counting() as left:
+    with _Counting(target) as left:
         call()
     outside = summed((place.key, count) for (place, _), count in left.found.items())
     operators = summed((place.key, count) for (place, _), count in whole.found.items())
@@ -78,19 +80,19 @@ def count_operators(recorder: Recorder, call: Callable[[], Any], uncompiled: Cal
         more = min(others.get(key[:2], 0), count - here[key])
         here[key], others[key[:2]] = here[key] + more, others.get(key[:2], 0) - more
     places = {place.key: place for place, _ in whole.found}
-    recorder.replace_all(r.CallLine, (_line_record(places[key], count, here[key]) for key, count in operators.items()))
+    recorder.replace_all(r.CallLine, (_line_record(places[key], count, here[key], target) for key, count in operators.items()))
     _note_frames(recorder, left.found)
 
 
-def _line_record(place: Place, operators: int, outside: int) -> r.CallLine:
+def _line_record(place: Place, operators: int, outside: int, target: r.PythonFrame | None) -> r.CallLine:
     file, line, entry = place.key
     return r.CallLine(
         file=file and display_name(file),
         line=line,
         source=line_text(file, line),
         function="" if place.code is None else place.code.co_qualname,
-        entry_file=entry and display_name(entry[0]),
-        entry_line=entry and entry[1],
+        entry_file=None if entry is None or target is None else target.file,
+        entry_line=entry,
         operators=operators,
         outside=outside,
     )
@@ -112,23 +114,29 @@ def _note_frames(recorder: Recorder, found: Counter[tuple[Place, str]]) -> None:
         recorder.add(replace(known[key], operators=ops.total(), ops=counts))
 
 
-def _place_of(frame: FrameType | None) -> Place | None:
-    """Find the innermost line of the program above an operator, and the outermost; None for an operator inside of a graph."""
+def _place_of(frame: FrameType | None, target: r.PythonFrame | None) -> Place | None:
+    """Find the innermost line of the program above an operator, and that of the target; None for an operator inside of a graph."""
     found: list[tuple[CodeType, int]] = []
-    entry, function = None, None
+    entry, is_target = None, False
     while frame is not None and frame.f_code is not count_operators.__code__:
         code = frame.f_code
         if not found and _is_inside(code.co_filename):
             return None
         if _is_of_the_program(code.co_filename, code.co_name):
             found.append((code, frame.f_lineno))
-            own = code.co_filename, code.co_qualname.removesuffix(code.co_name), plain_function(code.co_name)
-            if own != function:  # Dynamo runs a function in parts, one inside another
-                function, entry = own, (code.co_filename, frame.f_lineno)
+            was_target, is_target = is_target, target is not None and _is_part(code, target)
+            if is_target and not was_target:  # Dynamo runs a function in parts, one inside another
+                entry = frame.f_lineno
         frame = frame.f_back
     frames = [StackFrame(code.co_filename, line, code.co_qualname) for code, line in reversed(found)]
     chosen = innermost(frames)
     return Place() if chosen is None else Place(*found[-1 - frames.index(chosen)], entry)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_part(code: CodeType, target: r.PythonFrame) -> bool:
+    name = code.co_qualname.removesuffix(code.co_name) + plain_function(code.co_name)
+    return name == target.frame and display_name(code.co_filename) == target.file
 
 
 @functools.lru_cache(maxsize=4096)

@@ -223,7 +223,7 @@ class Trials:
 
     def _change(self, advice: Advice, item: r.Break) -> TracedChange | None:
         if advice.kind == "set_config":
-            return _setting(advice.settings[0])
+            return setting_of_line(advice.settings[0])
         function = _function_at(self.target, item)
         if function is None or item.source is None or item.line is None:
             return None
@@ -273,7 +273,7 @@ def _function_of(target: Any) -> Any:
     return function if isinstance(getattr(function, "__func__", function), types.FunctionType) else None
 
 
-def _setting(line: str) -> TracedChange | None:
+def setting_of_line(line: str) -> TracedChange | None:
     """Read a line that sets something in `torch._dynamo.config`: `name = True`, or `name.add(function)`."""
     statement = ast.parse(line).body[0]
     if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Attribute):

@@ -56,7 +56,9 @@ def records_of(
         input_sizes=tuple(_bytes(actual.get(name)) or 0 for name in names),
         weights=tuple(constants),
     )
-    found: list[r.Record] = [graph, *nodes]
+    known = {name: symbolic.get(name) or Value(dtype=None, shape=None, bits=0) for name in names}
+    given = [r.GraphInput(graph_id=GRAPH, input=name, name=name, dtype=value.dtype, shape=value.shape) for name, value in known.items()]
+    found: list[r.Record] = [graph, *given, *nodes]
     found += [_partition(source, inputs, named, nodes, actual), _model(source, named)]
     if problem:
         found.append(_not_inferred(source, problem))

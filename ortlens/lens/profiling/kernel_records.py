@@ -190,7 +190,10 @@ def record_profile(recorder: Recorder, profiled: ProfiledSession, cost: profiles
     use = {} if times is None else _use(times, _quiet_ns(turns) / max(runs, 1))
     recorder.amend(r.Session, profiled.session_id, arena_bytes=read.arena_bytes, **use)
     if optimized is not None and profiled.model_id is not None:
-        recorder.attach(f"models/{profiled.model_id}.optimized.onnx", optimized.SerializeToString())
+        graphs = {node.graph_id for node in profiled.nodes.values()}
+        names = {row.input: row.name for row in recorder.records(r.GraphInput) if row.graph_id in graphs}
+        readable = node_provenance.with_input_names(optimized, names)
+        recorder.attach(f"models/{profiled.model_id}.optimized.onnx", readable.SerializeToString())
         recorder.amend(r.Model, profiled.model_id, optimized_node_count=len(optimized.graph.node))
     _note_launch_times(recorder, profiled.session_id, "" if device is None else device.missing)
 

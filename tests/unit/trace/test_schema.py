@@ -19,6 +19,7 @@ PROMISED = {
     "recompiles": "compile_id of_compile_id function file line guard reason",
     "frames": "frame file line status reason operators",
     "call_lines": "file line source function entry_file entry_line operators outside",
+    "graph_inputs": "graph_id input name dtype shape low high histogram",
     "nodes": "graph_id node target module module_type file line source dtype shape partition_id supported reason_code reason flops"
     " bytes onnx_nodes",
     "partitions": "partition_id graph_id node_count input_count output_count input_bytes output_bytes weight_bytes flops model_id",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from IPython.core.events import EventManager, available_events
 from traitlets import TraitError
@@ -55,6 +56,25 @@ def shown(lens: SavedCapture = PIECES, **how: str) -> Explorer:
     view = lens.show(**how)
     assert isinstance(view, Explorer)
     return view
+
+
+class Live(SavedCapture):
+    """A lens that can try settings."""
+
+    def try_setting(self, line: str) -> pd.DataFrame:
+        return pd.DataFrame([{"status": "ok", "ratio": 0.61, "verified": line == "a = 1"}])
+
+
+def test_a_live_lens_tries_settings_and_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    lens, sent = [Live(PIECES.captured())], list[Any]()
+    view = shown(*lens)
+    monkeypatch.setattr(view, "send", lambda *given: sent.append(given))
+    for _ in range(2):
+        view._answer(None, {"ask": "try", "line": "a = 1"}, ())
+        lens.clear()
+    assert sent[0][1] == [b"0.61 times as long, results match PyTorch"]
+    assert "is gone" in sent[1][0]["error"]
+    assert (view._tries, shown()._tries) == (True, False)
 
 
 @pytest.mark.parametrize("shell_kind", [lambda: None, SimpleNamespace], ids=["without a shell", "in a terminal's, which has no kernel"])
