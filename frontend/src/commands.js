@@ -1,5 +1,5 @@
 // The command palette: Ctrl K, a few letters, Enter.
-import { el } from "./dom.js";
+import { acted, el } from "./dom.js";
 import { found, jumpsOf } from "./jumps.js";
 
 let views = 0; // several stand in one page, and options are named by ids
@@ -73,11 +73,7 @@ export function createCommands(root, store, panels, page) {
     const last = shown.hits.length - 1;
     const acts = { ArrowDown: () => (shown.at = Math.min(last, shown.at + 1)), ArrowUp: () => (shown.at = Math.max(0, shown.at - 1)), Enter: () => take(shown.at), Escape: close, Tab: close };
     event.stopPropagation();
-    const act = acts[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
-    if (shown) mark();
+    if (acted(event, acts) && shown) mark();
   }
 
   const listen = (event) => {

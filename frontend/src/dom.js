@@ -74,6 +74,14 @@ export function onResize(element, draw) {
   return () => observer.disconnect();
 }
 
+/** Does what a key is for, unless another key is held with it. @returns {boolean} Whether it is for something. */
+export function acted(event, acts) {
+  if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(acts, event.key)) return false;
+  event.preventDefault();
+  acts[event.key]();
+  return true;
+}
+
 /** One call per frame, however often it is asked for. */
 export function perFrame(draw) {
   let waiting = 0;

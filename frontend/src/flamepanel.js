@@ -1,6 +1,6 @@
 // The flame graph: one call of the model, each frame as wide as its time.
 import { onThemeChange, palette } from "./canvas.js";
-import { button, el, onResize, perFrame, roving, together } from "./dom.js";
+import { acted, button, el, onResize, perFrame, roving, together } from "./dom.js";
 import { count, counted, percent, place } from "./format.js";
 import { breakWords, flameOf, KIND_WORDS, METRICS } from "./flame.js";
 import { COLOURS, drawFlame, ROW } from "./flamedraw.js";
@@ -220,7 +220,6 @@ class Panel {
   }
 
   onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const acts = {
       ArrowDown: () => this.go(this.childOf(this.view.current)),
       ArrowUp: () => this.go(this.flame.parent[this.view.current]),
@@ -233,10 +232,7 @@ class Panel {
       0: () => this.zoomTo(0),
     };
     if (event.key === "Escape" && this.zoomed > 0 && this.store.get("selected") === null) acts.Escape = () => this.zoomOut();
-    const act = acts[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
+    acted(event, acts);
   }
 
   /** The widest of what is inside. */

@@ -2,7 +2,7 @@
 import { callAt, callsOf, firstAfter, sliceAt } from "./calls.js";
 import { callTimesFigure } from "./calltimes.js";
 import { onThemeChange, palette } from "./canvas.js";
-import { button, el, onResize, perFrame, together } from "./dom.js";
+import { acted, button, el, onResize, perFrame, together } from "./dom.js";
 import { count, counted, time } from "./format.js";
 import { createGaps, typicalCalls } from "./gaps.js";
 import { emptyState, helpLine } from "./help.js";
@@ -341,9 +341,7 @@ class Timeline {
       ArrowDown: () => this.toLane(1), ArrowUp: () => this.toLane(-1),
       Enter: () => this.choose({ lane: this.view.lane, hit: this.calls.lanes[this.view.lane], label: this.view.row < 0, row: this.view.row, slice: this.view.slice }),
     };
-    if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    acts[event.key]();
+    acted(event, acts);
   }
 
   toLane(by) {

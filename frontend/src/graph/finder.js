@@ -1,5 +1,5 @@
 // The search field: a list of what fits, and marks on the boxes.
-import { el } from "../dom.js";
+import { acted, el } from "../dom.js";
 import { count, counted } from "../format.js";
 import { listed, outsideOf, search } from "./search.js";
 import { headOf, safe } from "./text.js";
@@ -89,9 +89,7 @@ export function createFinder(input, home, store, view, actions) {
   };
   input.addEventListener("keydown", (event) => {
     event.stopPropagation();
-    if (!Object.hasOwn(keys, event.key)) return;
-    event.preventDefault();
-    keys[event.key]();
+    acted(event, keys);
   });
   input.addEventListener("input", () => {
     store.set({ search: input.value });

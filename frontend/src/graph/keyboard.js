@@ -1,4 +1,5 @@
 // Moving through the graph by keys: along wires, among neighbours, in and out of groups.
+import { acted } from "../dom.js";
 import { TORCH } from "./ops.js";
 
 /**
@@ -35,12 +36,7 @@ export function keyListener(view, actions) {
     actions.select(item);
   }
 
-  return (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    keys[event.key]();
-  };
+  return (event) => acted(event, keys) && event.stopPropagation();
 }
 
 const first = (view) => view.root.children[0];
