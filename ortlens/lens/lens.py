@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.trace.recorder import Recorder
 
-_CHANGES_OBJECTS = "it changes Python objects, which may be constants then"
+_CHANGES_OBJECTS = "a call changes Python objects, and a frozen call does not"
 _TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
 
 
@@ -537,8 +537,9 @@ class Lens(CaptureView):
             UsageError: Nothing was compiled through this lens yet, no arguments are known, or the target is no single graph.
         """
         from ortlens.lens.freezing import freeze_with, refuse_reserved
+        from ortlens.lens.verify.call_state import module_behind
 
-        target = self._targets.first()
+        target = module_behind(self._targets.first())
         given: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
         refuse_reserved(target, given)
         if not isinstance(target, torch.export.ExportedProgram):

@@ -277,7 +277,7 @@ _UNTRIED = {"tracing": "tracing it took more than 2 s", "calls": "the number of 
 def _why_not_frozen(capture: Capture) -> str:
     """Say, behind a semicolon, why freezing is no option, or was not tried; empty where it works, or nobody asked."""
     if refused := capture.figures.freeze_refused:
-        return f"; `ortlens.freeze` does not take it: {refused}"
+        return f"; `ortlens.freeze` is no option: {refused}"
     untried = _UNTRIED.get(capture.figures.freeze_untried or "")
     return f"; `ortlens.freeze` was not tried, since {untried}" if untried and not capture.figures.freeze_call else ""
 
