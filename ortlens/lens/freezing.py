@@ -119,7 +119,7 @@ def _refusal(target: object, error: Untraceable, breaks: Sequence[r.Break]) -> s
     if not breaks:
         return f"{said}. Change what stops the trace, or freeze a part of the model"
     placed = [(f"{item.file}:{item.line}" if item.file else "unknown place", item) for item in breaks[:_MOST_LISTED]]
-    lines = [f"  {place}: {item.reason}." + (f" {item.advice}" if item.advice else "") for place, item in placed]
+    lines = [f"  {place}: {item.reason}." + (f" {item.advice.rstrip('.')}." if item.advice else "") for place, item in placed]
     more = [f"  and {len(breaks) - _MOST_LISTED} more"] if len(breaks) > _MOST_LISTED else []
     listed = "\n".join([*lines, *more])
     return f"{said}. torch.compile breaks the graph at {counted(len(breaks), 'place')}:\n{listed}\nMend them, or freeze a part of the model"

@@ -91,7 +91,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     except Exception as error:
         raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {_said_by(error)}") from error
     if kept:
-        text = f"a call keeps values beyond its results, from {', '.join(kept)}, and a frozen call does not; return them instead"
+        text = f"a call keeps values beyond its results, from {', '.join(kept)}, and a frozen call does not; return those that are needed"
         warnings.warn(text, DroppedWrite, stacklevel=6)
     if compared:
         sources = size_sources(program, [name for name, _ in named_arguments(module.forward, args, named)])
