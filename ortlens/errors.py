@@ -7,6 +7,19 @@ about it. The classes that double as built-in ones do so because callers already
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def near_hint(word: str, known: Iterable[str]) -> str:
+    """Ask whether another word was meant, as ` Did you mean show?`; empty if no word is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
 
 class OrtLensError(Exception):
     """Root of the errors that ortlens raises on purpose."""

@@ -7,15 +7,14 @@ import keyword
 import math
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ortlens.errors import UsageError
+from ortlens.errors import UsageError, near_hint
 from ortlens.trace.schema import FORMATS, SHOWN_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(rf"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[{''.join(_UNITS)}]?)i?B?", re.IGNORECASE)
@@ -60,12 +59,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with what argparse found."""
         raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} {self.more or f'See: {self.prog} --help'}")
-
-
-def near_hint(word: str, known: Iterable[str]) -> str:
-    """Ask whether another word was meant, as ` Did you mean show?`; empty if no word is near."""
-    near = get_close_matches(word, known, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _checked(number: float, *, least: float = math.ulp(0.0)) -> Any:  # noqa: ANN401 - the number, whatever its type

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ortlens.errors import OrtLensError, UsageError
+from ortlens.errors import OrtLensError, UsageError, near_hint
 from ortlens.job.request import value_from_text
 
 if TYPE_CHECKING:
@@ -305,8 +305,7 @@ def _imported(place: str) -> ModuleType:
     except ModuleNotFoundError as err:
         if err.name is None or not (module == err.name or module.startswith(f"{err.name}.")):
             raise UsageError(f"{place} imports {err.name!r}, which is not installed: {err}") from err
-        near = get_close_matches(err.name, [module.name for module in pkgutil.iter_modules([os.curdir])], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = near_hint(err.name, (module.name for module in pkgutil.iter_modules([os.curdir])))
         raise UsageError(f"there is no module {err.name!r} in {folder} or among the installed packages.{hint}") from err
     except Exception as err:
         raise UsageError(f"importing {place} failed: {type(err).__name__}: {err}{where(err)}") from err

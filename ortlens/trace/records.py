@@ -488,7 +488,7 @@ class Kernel:
         default=0,
     )
     mean_ns: int | None = optional("The same per call.", unit="ns", brief=2)
-    share: float | None = optional("Share of the session's kernel time, 0 to 1.", brief=3)
+    share: float | None = optional("Share of the session's kernel time, 0 to 1.", unit="of session", brief=3)
     node: str | None = optional(
         "FX node that its time is charged to; of several, the one with the most floating-point operations, else the one that makes its "
         "output. `nodes` has all.",
@@ -602,6 +602,7 @@ class LedgerPart:
     share: float = column(
         "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
         "the rows.",
+        unit="of call",
         brief=4,
     )
 

@@ -190,5 +190,11 @@ class Hints:
             return f"{self.text('explain', is_onnx=True)}, then lens.verify(module)"
         return _TEXTS[self.place][want].format(name=self.name, **(_ONNX if is_onnx else _TORCH))
 
+    def for_empty(self, table: str) -> str:
+        """Say that a table has no rows, and what to type to fill it where that was not done."""
+        want = _FILLED_BY.get(table)
+        return f"no rows; `{self.text(want)}` records {table}" if want else "no rows"
 
+
+_FILLED_BY: Mapping[str, Want] = {"kernels": "profile", "numerics": "verify", "ledger": "measure"}
 LENS, MAGIC, COMMAND, SAVED = Hints("lens"), Hints("magic"), Hints("command"), Hints("saved")

@@ -6,12 +6,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ortlens.errors import UsageError
+from ortlens.errors import UsageError, near_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,9 +156,7 @@ def feed_from(inputs: Sequence[Input], args: Sequence[Any], kwargs: Mapping[str,
     known = {each.name: each for each in inputs}
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"the model has no input {name!r}.{hint} It takes {signature or 'none'}")
+            raise UsageError(f"the model has no input {name!r}.{near_hint(name, known)} It takes {signature or 'none'}")
     missing = [each.name for each in inputs if each.name not in given and not each.kind.startswith("optional")]
     if missing:
         raise UsageError(f"no value for the input {', '.join(map(repr, missing))}; the model takes {signature}")

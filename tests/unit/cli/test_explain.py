@@ -143,7 +143,7 @@ def test_another_backend_and_its_options(capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "said"),
     [
         (["somemodels"], "write MODULE:NAME"),
-        (["somemodel:net"], "Did you mean 'somemodels'?"),
+        (["somemodel:net"], "Did you mean somemodels?"),
         (["gone.py:net"], "there is no file 'gone.py'"),
         (["needy:net"], "imports 'not_installed_at_all', which is not installed"),
         (["broken:net"], "importing broken failed: ZeroDivisionError"),

@@ -113,6 +113,7 @@ def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
         (["check", "{0}", "--max-breaks", "-1"], "--max-breaks must be a whole number from 0, not -1"),
         (["check", "{0}", "--max-breaks", "0", "--baseline", ""], "cannot load a capture: its name is empty"),
         (["show", "a", "b"], "'b' is one argument too many. See: ortlens show --help"),
+        (["show", "a", "kernels"], "'kernels' is one argument too many. Did you mean --table kernels?"),
         (["show", "f", "--table", "braeks"], "there is no 'braeks'. Did you mean breaks? There are: graphs, breaks,"),
     ],
 )
