@@ -220,14 +220,23 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
 
 
 @contextlib.contextmanager
-def unlogged_shape_errors() -> Iterator[None]:
-    """Keep what the shape functions of operators refuse out of the log: it is raised as well, and logged with a long traceback before."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
+def unlogged_reports() -> Iterator[None]:
+    """Keep out of the log what a lens reports, breaks and the limit of recompiles, and refused shapes, which raise as well."""
+    loggers = [
+        logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "_dynamo.variables.tensor", "_dynamo.convert_frame")
+    ]
+    for logger in loggers:
+        logger.addFilter(_is_news)
     try:
         yield
     finally:
-        logger.disabled = before
+        for logger in loggers:
+            logger.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    is_break = record.getMessage().startswith(("Graph break from", "torch._dynamo hit config."))
+    return record.name != "torch._subclasses.fake_tensor" and not is_break
 
 
 def is_signal(error: BaseException) -> bool:

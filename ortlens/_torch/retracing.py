@@ -69,10 +69,12 @@ def has_side_effects() -> bool:
 
 def _is_put_back(item: Any, attributes: Mapping[str, Any]) -> bool:
     """Tell whether all that a trace changes of an object are attributes that it sets to what they were, such as a flag."""
-    present = getattr(item, "value", None)
-    return bool(attributes) and all(
-        value.is_python_constant() and getattr(present, name, value) == value.as_python_constant() for name, value in attributes.items()
-    )
+
+    def is_as_before(name: str, value: Any) -> bool:
+        before, after = getattr(item.value, name, attributes), value.as_python_constant() if value.is_python_constant() else item
+        return type(before) is type(after) and bool(before == after)
+
+    return bool(attributes) and hasattr(item, "value") and all(is_as_before(name, value) for name, value in attributes.items())
 
 
 def dynamo_setting(name: str) -> Any:
