@@ -54,7 +54,8 @@ _TRAITS = (
     "What the advice depends on besides: `number_becomes_size` a line below takes the number as a size, and so on for `index`, `text` and "
     "an `argument` of `math`, or `number_decides` what runs; `argument_size` and so on the same of an argument that is a number; "
     "`decides_by_size` the program decides by the size of the result; `in_data_loop` the line is in a loop that ends when values of "
-    "tensors say so; `gru_in_inference` a GRU is called without gradients, `gru_in_training` with them, and so on for `lstm` and `rnn`; "
+    "tensors say so; `jumps` it is an `if` with a `continue` or `break`; `gru_in_inference` a GRU is called without gradients, "
+    "`gru_in_training` with them, and so on for `lstm` and `rnn`; "
     "`constant_size` the code makes the size a constant; `library_alone` the function of a library was compiled by itself."
 )
 

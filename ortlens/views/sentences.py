@@ -329,17 +329,18 @@ def _price(item: Problem) -> str:
 
 
 def consequence_sentences(item: Problem) -> list[str]:
-    """Say what else has the cause of a problem."""
-    return [_consequence(each) for each in item.consequences]
+    """Say what else has the cause of a problem, and what to do about it; what nothing can be done about is left out."""
+    return [_consequence(each) for each in item.consequences if each.first_step]
 
 
 def _consequence(item: Problem) -> str:
+    todo = visible(item.first_step[:1].lower() + item.first_step[1:])
     if item.kind == "slower":  # that the same is faster in PyTorch was measured
-        return f"or {visible(item.first_step[:1].lower() + item.first_step[1:])}{saving_words(item)}; {visible(item.title)}"
+        return f"or {todo}{saving_words(item)}; {visible(item.title)}"
     if item.kind == "fallback":
         price = _price(item)
-        return f"also: {visible(item.title)} stays in PyTorch{f' ({price})' if price else ''}"
-    return f"also: {finding_sentence(item)}"
+        return f"also: {visible(item.title)} stays in PyTorch{f' ({price})' if price else ''}; {todo}"
+    return f"also: {finding_sentence(item)}; {todo}"
 
 
 def problem_place(item: Problem) -> str:

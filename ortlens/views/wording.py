@@ -152,7 +152,7 @@ _TEXTS: Mapping[Place, Mapping[Want, str]] = {
     },
     "command": {
         "explain": "ortlens explain {target}",
-        "measure": "ortlens explain {target}, without --calls",
+        "measure": "ortlens explain {target}",
         "profile": "ortlens explain {target} --profile",
         "verify": "ortlens explain {target} --verify{command_reference}",
     },
