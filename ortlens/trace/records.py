@@ -93,7 +93,7 @@ class Graph:
     op_count: int = column("Operations in Dynamo's own graph, before decomposition; 0 for a backward graph.")
     partition_count: int | None = optional("Partitions that run in ONNX Runtime.", brief=7)
     fallback_count: int | None = optional("Nodes that stay in PyTorch.", brief=8)
-    coverage: float | None = optional("Share of the compute nodes that ONNX Runtime runs, 0 to 1.", brief=9)
+    coverage: float | None = optional("Share of the operators of the graph that ONNX Runtime runs, 0 to 1.", brief=9)
     dynamic_shapes: bool = column("True when the graph has symbolic sizes.", default=False)
     recompile_of: str | None = optional("The compile id whose guard failed, when this is a recompile.")
     dynamo_ns: int | None = optional("Dynamo's share of the compilation: tracing and guards.", unit="ns")
@@ -107,7 +107,7 @@ class Graph:
     inputs: tuple[str, ...] = column("Names of the graph's inputs, weights among them.", default=())
     input_sizes: tuple[int, ...] = column("Bytes of each of these inputs; hints stand in for symbolic sizes.", default=())
     weights: tuple[str, ...] = column("Those of these inputs that are parameters or buffers.", default=())
-    min_partition_nodes: int = column("Partitions with fewer compute nodes were left to PyTorch.", default=1)
+    min_partition_nodes: int = column("Partitions with fewer operators were left to PyTorch.", default=1)
     target: str | None = optional(
         "The compiled function or module whose call led to it; several of one name are numbered. Empty where it is not known."
     )
@@ -249,7 +249,7 @@ class CallLine:
     function: str = column("Qualified name of the function.", default="")
     entry_file: str | None = optional("File of the outermost function of the program that is on the stack then, as a rule the target.")
     entry_line: int | None = optional("Line of that function which leads to it.")
-    operators: int = column("Operators that PyTorch runs for it in a call without torch.compile, counted below autograd.", brief=2)
+    operators: int = column("Operators that PyTorch runs for it in a call in eager PyTorch, counted below autograd.", brief=2)
     outside: int = column("Of these, the ones that it runs outside of graphs in a compiled call.", default=0, brief=3)
 
 
@@ -622,9 +622,7 @@ class Step:
         "Tokens that they compute, or positions that an encoder does: by rows of the batch, beams included.", default=0.0, brief=3
     )
     ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0, brief=4)
-    uncompiled_ns: int | None = optional(
-        "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", brief=5
-    )
+    uncompiled_ns: int | None = optional("The same in eager PyTorch, in calls made in turns; empty where not measured.", unit="ns", brief=5)
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
 
 
@@ -749,9 +747,9 @@ class Figures:
     ledger_made: int | None = optional("Where no call counts: how many were made.")
     ledger_compiling: int | None = optional("How many of them compiled code.")
     ledger_creating: int | None = optional("How many compiled nothing, but created a session.")
-    uncompiled_ns: int | None = optional("Time of a call without torch.compile, the median of turns with compiled calls.", unit="ns")
+    uncompiled_ns: int | None = optional("Time of a call in eager PyTorch, the median of turns with compiled calls.", unit="ns")
     turns_low: float | None = optional(
-        "Times as long as a call without torch.compile: the lowest ratio of the medians of the first half of these turns, of those of the "
+        "Times as long as a call in eager PyTorch: the lowest ratio of the medians of the first half of these turns, of those of the "
         "second, and of the shortest calls."
     )
     turns_high: float | None = optional("The highest of these.")
@@ -765,8 +763,8 @@ class Figures:
         unit="bytes",
     )
     allocations: int | None = optional("How often it allocated memory in that call.")
-    uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` without torch.compile.", unit="bytes")
-    uncompiled_allocations: int | None = optional("The same as `allocations` without torch.compile.")
+    uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` in eager PyTorch.", unit="bytes")
+    uncompiled_allocations: int | None = optional("The same as `allocations` in eager PyTorch.")
     fresh_mib_ns: float | None = optional(
         "What writing a MiB of memory that the system has just given takes longer than writing it again. Measured where a graph returns "
         "32 MiB.",

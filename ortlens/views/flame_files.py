@@ -44,7 +44,7 @@ _WORDS: Mapping[FrameKind, str] = {
     "torch": "PyTorch",
     "bind": "bind",
     "output": "output",
-    "guards": "guards",
+    "guards": "entering compiled code",
     "between": "Python",
     "break": "graph break",
     "residual": "rest",

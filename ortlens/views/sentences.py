@@ -62,7 +62,7 @@ def empty_sentence(capture: Capture) -> str:
     if any(explain_calls(capture)):
         called, remedy = "", "call `torch.compiler.reset()`, then explain again"
     return (
-        f"{called}a function without tensor operations compiles to nothing, and so does code on which PyTorch gave up earlier in this "
+        f"{called}a function without operators of PyTorch compiles to nothing, and so does code on which PyTorch gave up earlier in this "
         f"process: {remedy}"
     )
 
@@ -251,7 +251,7 @@ def call_sentence(numbers: NumericsSummary) -> str:
         where = f" ({place(first.file, first.line)})" if first.file else ""
         return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from PyTorch's{where}"
     if not call.right:
-        how = f"differs from PyTorch's by up to {call.undecided:.2g}" if call.undecided else "was compared"
+        how = f"differs from PyTorch's by up to {call.undecided:.1e}" if call.undecided else "was compared"
         if call.is_open:
             return f"the call as a whole {how}, {_without_verdict(call.why, is_open=True)}"
         return f"the call as a whole was not compared ({visible(call.why)})"
