@@ -65,9 +65,9 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     questions, known, forward, kept = TracedCode(), results_known(), _torch.keywords_named(module, named), list[str]()
 
     def at_end(_module: torch.nn.Module, given: Any, made: Any) -> None:
-        kept.extend(questions.kept((given, made, dict(module.named_buffers()))))
-        if on_result is not None:
+        if on_result is not None:  # it may make classes known, whose objects are results
             on_result(made)
+        kept.extend(questions.kept((given, made, dict(module.named_buffers()))))
 
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
