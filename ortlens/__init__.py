@@ -117,10 +117,9 @@ def __getattr__(name: str) -> object:
     """
     home = _HOMES.get(name)
     if home is None:
-        from difflib import get_close_matches
+        from ortlens.errors import near_hint
 
-        near = get_close_matches(name, __all__, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else " dir(ortlens) lists the public names."
+        hint = near_hint(name, __all__) or " dir(ortlens) lists the public names."
         raise AttributeError(f"module 'ortlens' has no attribute {name!r}.{hint}", name=name, obj=None)
     value: object = getattr(import_module(home), name)
     globals()[name] = value

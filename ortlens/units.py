@@ -44,7 +44,7 @@ def times(ratio: float) -> str:
 
 def distance(max_abs: float, max_rel: float | None) -> str:
     """Format the largest difference of two values, and its share of their size: `by up to 0.0123 (0.5 of its size)`."""
-    return f"by up to {max_abs:.3g}" + (f" ({max_rel:.2g} of its size)" if max_rel else "")
+    return f"by up to {max_abs:.1e}" + (f" ({max_rel:.1e} of its size)" if max_rel else "")
 
 
 def _three_digits(value: float) -> str:

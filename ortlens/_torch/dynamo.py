@@ -220,9 +220,24 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 
-def unlogged_shape_errors() -> contextlib.AbstractContextManager[None]:
-    """Keep what the shape functions of operators refuse out of the log: it is raised as well, and logged with a long traceback before."""
-    return replaced(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", value=True)
+@contextlib.contextmanager
+def unlogged_reports() -> Iterator[None]:
+    """Keep out of the log what a lens reports, breaks and the limit of recompiles, and refused shapes, which raise as well."""
+    loggers = [
+        logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "_dynamo.variables.tensor", "_dynamo.convert_frame")
+    ]
+    for logger in loggers:
+        logger.addFilter(_is_news)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    is_break = record.getMessage().startswith(("Graph break from", "torch._dynamo hit config."))
+    return record.name != "torch._subclasses.fake_tensor" and not is_break
 
 
 def is_signal(error: BaseException) -> bool:

@@ -54,14 +54,27 @@ def dynamo_settings(settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 def has_side_effects() -> bool:
-    """Tell whether what the running compilation traced changes Python objects that were there before, or hooks a tensor."""
+    """Tell whether what the running compilation traced leaves Python objects that were there before changed, or hooks a tensor."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 
-    effects = InstructionTranslator.current_tx().output.side_effects
+    output = InstructionTranslator.current_tx().output
+    effects, code = output.side_effects, output.root_tx.f_code
+    own = {f"L[{name!r}]" for name in code.co_varnames[code.co_argcount + code.co_kwonlyargcount :]}  # `*args`, `**kwargs`: of this call
     kinds = AttributeMutationExisting | ValueMutationExisting
-    known = (item for item in effects.id_to_variable.values() if isinstance(item.mutation_type, kinds))
-    return bool(effects.tensor_hooks) or any(map(effects.is_modified, known))
+    known = (item for item in effects.id_to_variable.values() if isinstance(item.mutation_type, kinds) and effects.is_modified(item))
+    left = (item for item in known if not _is_put_back(item, effects.store_attr_mutations.get(item, {})))
+    return bool(effects.tensor_hooks) or any(item.source is None or item.source.name not in own for item in left)
+
+
+def _is_put_back(item: Any, attributes: Mapping[str, Any]) -> bool:
+    """Tell whether all that a trace changes of an object are attributes that it sets to what they were, such as a flag."""
+
+    def is_as_before(name: str, value: Any) -> bool:
+        before, after = getattr(item.value, name, attributes), value.as_python_constant() if value.is_python_constant() else item
+        return type(before) is type(after) and bool(before == after)
+
+    return bool(attributes) and hasattr(item, "value") and all(is_as_before(name, value) for name, value in attributes.items())
 
 
 def dynamo_setting(name: str) -> Any:

@@ -139,14 +139,14 @@ class CallMemory:
     """What a measured call holds at most, besides weights and arguments."""
 
     bytes: int  # what sessions keep for activations, and what PyTorch allocates in the call
-    uncompiled_bytes: int | None  # without torch.compile; None where not measured
+    uncompiled_bytes: int | None  # in eager PyTorch; None where not measured
     allocations: int  # how often PyTorch allocates memory in the call
     uncompiled_allocations: int | None  # likewise
     node: Node | None  # at which the most values are alive, in the partition whose session keeps most
 
     @property
     def times(self) -> float | None:
-        """How many times as much as without torch.compile."""
+        """How many times as much as in eager PyTorch."""
         return None if self.uncompiled_bytes is None else self.bytes / max(self.uncompiled_bytes, 1)
 
     @property

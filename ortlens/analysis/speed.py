@@ -76,7 +76,7 @@ class Pace:
 
 @once
 def call_pace(capture: Capture) -> Pace | None:
-    """Compare the compiled call with one without torch.compile, made in turns; None if not both were measured."""
+    """Compare the compiled call with one in eager PyTorch, made in turns; None if not both were measured."""
     call, eager = measured_call(capture), capture.figures.uncompiled_ns
     if call is None or eager is None or not 0 < eager < _LONGEST_NS:
         return None
@@ -186,7 +186,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def loss_of_call(pace: Pace | None, times: float = WORTH_APART) -> int | None:
-    """Compute the ns that a call loses to one without torch.compile; None where not known, or too little to be told from noise."""
+    """Compute the ns that a call loses to one in eager PyTorch; None where not known, or too little to be told from noise."""
     if pace is None or pace.verdict != "slower" or (pace.ratio or 0) < times:
         return None
     loss = (pace.call_ns or 0) - (pace.eager_ns or 0)

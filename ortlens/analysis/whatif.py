@@ -60,7 +60,7 @@ class Candidate:
     partitions: int = column("Partitions that there would be.")
     partitions_saved: int = column("Fewer partitions than now; negative where a graph would be cut in more places.")
     bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, without weights.", unit="bytes")
-    coverage_gained: float = column("Gain in the share of compute nodes that ONNX Runtime runs, 0 to 1.")
+    coverage_gained: float = column("Gain in the share of operators that ONNX Runtime runs, 0 to 1.")
     eager_ns: int | None = optional(
         "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns"
     )

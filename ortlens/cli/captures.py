@@ -71,9 +71,12 @@ SHOW = Command(
 def _table(capture: Capture, options: argparse.Namespace) -> str:
     from ortlens.views.actions import records_of
     from ortlens.views.table import csv_from_rows, rows_of, table
+    from ortlens.views.wording import SAVED
 
     records = records_of(capture, options.table)
     if not options.json and not options.csv:
+        if not records:
+            return SAVED.for_empty(options.table)
         return table(records, width=None if options.wide else width(), limit=options.rows or None)
     rows = rows_of(options.table, records)
     if options.json:

@@ -14,6 +14,7 @@ from ortlens.cli import captures, explain, run, studies
 from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, print_error, quietly
 from ortlens.errors import OrtLensError, UsageError, near_hint
 from ortlens.job.options import OneOf, Parser
+from ortlens.trace.schema import SHOWN_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +101,8 @@ def _run(arguments: list[str]) -> int:
 
 def _refuse(word: str, name: str, command: argparse.ArgumentParser) -> NoReturn:
     if not word.startswith("-"):
-        command.error(f"{word!r} is one argument too many")
+        hint = f" Did you mean --table {word}?" if name in ("show", "export") and word in SHOWN_TABLES else ""
+        command.error(f"{word!r} is one argument too many.{hint}")
     option = word.partition("=")[0]
     known = [text for action in command._actions for text in action.option_strings if text.startswith("--")]  # noqa: SLF001 - as below
     command.error(f"{name} has no option {option}.{near_hint(option, known)}")

@@ -73,7 +73,8 @@ def explain_under(
         lens.result = _try_with_fakes(lens, target, fast, args, kwargs, wanted.device)
     else:
         again = partial(compiler, backend=lens.apart)
-        lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), wanted.calls, again)
+        with _torch.unlogged_reports():
+            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), wanted.calls, again)
     if not targets.callables and not recorder.records(r.Break):
         targets.note_empty(target, args, kwargs, varies_whole=bool(wanted.dynamic))
 
@@ -131,8 +132,7 @@ def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
 def _compiling_call(fast: Calls, plain: Calls | None) -> Any:
     """Call for the first time; what the target itself refuses is its own error, which names the sizes, and not Dynamo's."""
     try:
-        with _torch.unlogged_shape_errors():
-            return fast()
+        return fast()
     except Exception as error:
         if plain is None or not _torch.is_signal(error):
             raise

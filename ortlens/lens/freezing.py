@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from ortlens import _torch
 from ortlens.backend.freeze.arguments import named_arguments, needed_arguments, parameters_source, refuse_arguments, refuse_weights
 from ortlens.backend.freeze.frozen import frozen_from, lowered_for
-from ortlens.backend.freeze.tracing import Untraceable, program_of
+from ortlens.backend.freeze.tracing import DroppedWrite, Untraceable, program_of
 from ortlens.errors import UsageError
 from ortlens.lens.verify.call_state import CallState
 from ortlens.units import counted
@@ -71,14 +72,16 @@ def _traced(
 
 
 def refusal_of(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: OrtBackend) -> str | None:
-    """Do what `freeze` does before it converts anything, and return what it would raise; None where it works."""
+    """Do what `freeze` does before it converts anything, and return what it would raise, or warn of; None where it works."""
     if clash := sorted(_OPTIONS & set(kwargs)):
         return f"freeze takes {clash[0]}= as an option"
     state = CallState(target, args, kwargs, parameters=False)  # these are fake in a trace; a tensor that is no buffer is not
     try:
-        program, _ = _traced(target, args, kwargs, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DroppedWrite)
+            program, _ = _traced(target, args, kwargs, None)
         lowered_for(_torch.without_idle_moves(program), backend, source=target, traced=parameters_source(target))
-    except (UsageError, Untraceable) as error:
+    except (UsageError, Untraceable, DroppedWrite) as error:
         return str(error)
     finally:
         state.restore()
@@ -116,7 +119,7 @@ def _refusal(target: object, error: Untraceable, breaks: Sequence[r.Break]) -> s
     if not breaks:
         return f"{said}. Change what stops the trace, or freeze a part of the model"
     placed = [(f"{item.file}:{item.line}" if item.file else "unknown place", item) for item in breaks[:_MOST_LISTED]]
-    lines = [f"  {place}: {item.reason}." + (f" {item.advice}" if item.advice else "") for place, item in placed]
+    lines = [f"  {place}: {item.reason}." + (f" {item.advice.rstrip('.')}." if item.advice else "") for place, item in placed]
     more = [f"  and {len(breaks) - _MOST_LISTED} more"] if len(breaks) > _MOST_LISTED else []
     listed = "\n".join([*lines, *more])
     return f"{said}. torch.compile breaks the graph at {counted(len(breaks), 'place')}:\n{listed}\nMend them, or freeze a part of the model"

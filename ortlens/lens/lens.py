@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.trace.recorder import Recorder
 
-_CHANGES_OBJECTS = "it changes Python objects, which may be constants then"
+_CHANGES_OBJECTS = "a call changes Python objects, and a frozen call does not"
 _TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
 
 
@@ -244,7 +244,7 @@ class Lens(CaptureView):
             1.0
         """
         args, kwargs = self._targets.arguments("measure", args, kwargs)
-        with self._recorder.undone_if_raised(self._watch.mark()):
+        with self._recorder.undone_if_raised(self._watch.mark()), self._targets.refusals_told(args, kwargs):
             self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs))
         return self.ledger
 
@@ -349,7 +349,7 @@ class Lens(CaptureView):
 
         self._targets.refuse_ambiguous([] if budget_s is None else ["budget_s"])
         args, kwargs = self._targets.arguments("probe", args, kwargs)
-        with self._recorder.undone_if_raised(self._watch.mark()):
+        with self._recorder.undone_if_raised(self._watch.mark()), self._targets.refusals_told(args, kwargs):
             self.call_target(args, kwargs)
         target, options = self._targets.first(), self._backend_for(None).options
         chosen, trials = tune(target, options=options, budget_s=TimeBudget(budget_s).budget_s)(*args, **kwargs)
@@ -426,7 +426,7 @@ class Lens(CaptureView):
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
         args, kwargs = self._targets.arguments("verify", args, kwargs)
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
-        with self._recorder.undone_if_raised(self._watch.mark()):
+        with self._recorder.undone_if_raised(self._watch.mark()), self._targets.refusals_told(args, kwargs):
             Verification(self._recorder, self._targets, tolerances, budget, per_op=per_op).run(args, kwargs)
         return self.numerics
 
@@ -461,7 +461,7 @@ class Lens(CaptureView):
 
         repeats = Repeats(repeat, budget_s)
         args, kwargs = self._targets.arguments("profile", args, kwargs)
-        with self._recorder.undone_if_raised(self._watch.mark()):
+        with self._recorder.undone_if_raised(self._watch.mark()), self._targets.refusals_told(args, kwargs):
             profile(self._targets, self._recorder, args, kwargs, repeats)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
@@ -561,8 +561,9 @@ class Lens(CaptureView):
             UsageError: Nothing was compiled through this lens yet, no arguments are known, or the target is no single graph.
         """
         from ortlens.lens.freezing import freeze_with, refuse_reserved
+        from ortlens.lens.verify.call_state import module_behind
 
-        target = self._targets.first()
+        target = module_behind(self._targets.first())
         given: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
         refuse_reserved(target, given)
         if not isinstance(target, torch.export.ExportedProgram):

@@ -6,15 +6,16 @@ import contextlib
 import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.fx
+
 from ortlens import _torch
 from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
-from ortlens.errors import UsageError
+from ortlens.errors import UsageError, near_hint
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import torch.fx
 
     from ortlens.lens.lens import Lens
 
@@ -41,7 +42,8 @@ def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[st
     try:
         return name, None, _torch.lookup_backend(backend)
     except Exception as error:
-        raise UsageError(f"unknown backend {backend!r}: {error}") from error
+        near = near_hint(name, (*_OWN_NAMES, *torch.compiler.list_backends()))
+        raise UsageError(f"there is no backend {name!r}.{near}" if near else f"unknown backend {backend!r}: {error}") from error
 
 
 class WatchedBackend:

@@ -110,7 +110,7 @@ ortlens {version}: torch.compile through ONNX Runtime, explained
   %%ortlens --report run.html                    record every torch.compile(..., backend="ortlens") of a cell
   %ortlens?                                      all options"""
 
-_NOTHING = "ortlens: nothing was compiled: the expression has no tensor operations, or PyTorch could not trace it."
+_NOTHING = "ortlens: nothing was compiled: the expression runs no operator of PyTorch, or PyTorch could not trace it."
 _NOTHING_IN_CELL = """\
 ortlens: this cell compiled nothing through ONNX Runtime. Compile with torch.compile(model, backend="ortlens") in it and call that, or use \
 %ortlens model(x). Code compiled in an earlier cell is not compiled again; call torch.compiler.reset() first."""

@@ -60,7 +60,7 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - whatever the model raises is the answer, SystemExit too
         traceback.print_exc()
         if not (_folder / ANSWER).exists():
-            _write({"error": _in_a_line(error), "is_memory": _is_memory(error)})
+            _write({"error": in_a_line(error), "is_memory": _is_memory(error)})
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -91,10 +91,13 @@ def _be_modest() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _in_a_line(error: BaseException) -> str:
+def in_a_line(error: BaseException) -> str:
+    """Write why something failed, from its innermost cause: the whole message of an error of ours, which ends with what to do."""
+    from ortlens.backend.basis.error_text import innermost_cause, without_colours
     from ortlens.errors import OrtLensError
 
-    text = str(error).strip()
+    error = innermost_cause(error)
+    text = without_colours(str(error)).strip()
     if isinstance(error, OrtLensError):  # its message is made for people, and may have a place in the second line
         return " ".join(text.split())
     from ortlens.job.targets import where

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import textwrap
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,11 @@ from ortlens.analysis.speed import MIN_ROUNDS, AbTiming
 from ortlens.backend.basis.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.studies.apart import ProcessLimits, run_in_subprocess
+from ortlens.studies.child import in_a_line
 from ortlens.studies.environments import HERE
 from ortlens.trace.records import SideResult, same
 from ortlens.views.table import brief_columns, table
-from ortlens.views.wording import clipped
+from ortlens.views.wording import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 _TOLERANCES = Tolerances(atol=0, rtol={torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2})
 _LIMITS = ProcessLimits(seconds=600.0)
-_REASON = 300  # characters
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -76,7 +77,7 @@ class LocalSide(Side):
     def start(self, expected: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """Make it and call it once; return the tensors of its result, which are compared with those expected. Raise what it raises."""
         began = time.perf_counter_ns()
-        with self.around(), _torch.quiet():
+        with self.around(), _torch.unprinted():
             call = self.make()
             result = call()
             wait = waiting_for(*self.given, result)  # a function may have its weights, or move its inputs, out of sight
@@ -93,7 +94,7 @@ class LocalSide(Side):
             with self.around():
                 return self._timed() if self.runs and self._timed is not None else None
         except Exception as error:  # noqa: BLE001 - it is the answer of this side
-            self.fail("failed", _reason(error))
+            self.fail("failed", in_a_line(error))
             return None
 
 
@@ -124,7 +125,7 @@ def start(sides: Sequence[LocalSide], expected: Sequence[torch.Tensor] | None = 
             except Exception as error:
                 if expected is None:
                     raise
-                side.fail("failed", _reason(error))
+                side.fail("failed", in_a_line(error))
                 continue
             finally:
                 step(1)
@@ -170,10 +171,5 @@ def sides_text(rows: Sequence[SideResult], *, width: int = 100) -> str:
     lines = [table(timed, brief_columns(timed), width=width, limit=None)] if timed else []
     for row in rows:
         said = ": ".join(filter(None, ("" if row in timed else "not measured", row.note)))
-        lines += [clipped(f"{row.way}: {said}", width)] if said else []
+        lines += textwrap.wrap(visible(f"{row.way}: {said}"), width, subsequent_indent="  ") if said else []
     return "\n".join(lines)
-
-
-def _reason(error: Exception) -> str:
-    first = str(error).strip().splitlines()[:1]
-    return f"{type(error).__name__}: {''.join(first)}"[:_REASON]

@@ -22,6 +22,7 @@ from ortlens.errors import OrtLensError, UsageError
 from ortlens.lens.explain import curried
 from ortlens.lens.explain_torch import Generating, is_generate
 from ortlens.lens.freeze import freeze
+from ortlens.lens.freezing import call_text
 from ortlens.lens.measuring.tried_changes import setting_of_line
 from ortlens.lens.observing.time_budget import TimeBudget
 from ortlens.studies.engine import LocalSide, measured, start
@@ -185,7 +186,7 @@ class _Tuning:
             return partial(freeze(self._target, *args, options=options, **kwargs), *args, **kwargs)
 
         why_not = "gradients are enabled" if torch.is_grad_enabled() else ""
-        yield _Setting("call", "ortlens.freeze", make=frozen, advice="Call ortlens.freeze.", why_not=why_not)
+        yield _Setting("call", "ortlens.freeze", make=frozen, advice=f"Call {call_text(self._target, args, kwargs)}.", why_not=why_not)
 
     def _tried(self, candidate: _Setting, best: _Best) -> _Best:
         """Try a candidate, and return the better one of it and the best so far."""

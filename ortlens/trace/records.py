@@ -54,7 +54,8 @@ _TRAITS = (
     "What the advice depends on besides: `number_becomes_size` a line below takes the number as a size, and so on for `index`, `text` and "
     "an `argument` of `math`, or `number_decides` what runs; `argument_size` and so on the same of an argument that is a number; "
     "`decides_by_size` the program decides by the size of the result; `in_data_loop` the line is in a loop that ends when values of "
-    "tensors say so; `gru_in_inference` a GRU is called without gradients, `gru_in_training` with them, and so on for `lstm` and `rnn`; "
+    "tensors say so; `jumps` it is an `if` with a `continue` or `break`; `gru_in_inference` a GRU is called without gradients, "
+    "`gru_in_training` with them, and so on for `lstm` and `rnn`; "
     "`constant_size` the code makes the size a constant; `library_alone` the function of a library was compiled by itself."
 )
 
@@ -92,7 +93,7 @@ class Graph:
     op_count: int = column("Operations in Dynamo's own graph, before decomposition; 0 for a backward graph.")
     partition_count: int | None = optional("Partitions that run in ONNX Runtime.", brief=7)
     fallback_count: int | None = optional("Nodes that stay in PyTorch.", brief=8)
-    coverage: float | None = optional("Share of the compute nodes that ONNX Runtime runs, 0 to 1.", brief=9)
+    coverage: float | None = optional("Share of the operators of the graph that ONNX Runtime runs, 0 to 1.", brief=9)
     dynamic_shapes: bool = column("True when the graph has symbolic sizes.", default=False)
     recompile_of: str | None = optional("The compile id whose guard failed, when this is a recompile.")
     dynamo_ns: int | None = optional("Dynamo's share of the compilation: tracing and guards.", unit="ns")
@@ -106,7 +107,7 @@ class Graph:
     inputs: tuple[str, ...] = column("Names of the graph's inputs, weights among them.", default=())
     input_sizes: tuple[int, ...] = column("Bytes of each of these inputs; hints stand in for symbolic sizes.", default=())
     weights: tuple[str, ...] = column("Those of these inputs that are parameters or buffers.", default=())
-    min_partition_nodes: int = column("Partitions with fewer compute nodes were left to PyTorch.", default=1)
+    min_partition_nodes: int = column("Partitions with fewer operators were left to PyTorch.", default=1)
     target: str | None = optional(
         "The compiled function or module whose call led to it; several of one name are numbered. Empty where it is not known."
     )
@@ -248,7 +249,7 @@ class CallLine:
     function: str = column("Qualified name of the function.", default="")
     entry_file: str | None = optional("File of the target, the function that was compiled first; empty where the line runs outside of it.")
     entry_line: int | None = optional("Line of the target which leads to it.")
-    operators: int = column("Operators that PyTorch runs for it in a call without torch.compile, counted below autograd.", brief=2)
+    operators: int = column("Operators that PyTorch runs for it in a call in eager PyTorch, counted below autograd.", brief=2)
     outside: int = column("Of these, the ones that it runs outside of graphs in a compiled call.", default=0, brief=3)
 
 
@@ -502,7 +503,7 @@ class Kernel:
         default=0,
     )
     mean_ns: int | None = optional("The same per call.", unit="ns", brief=2)
-    share: float | None = optional("Share of the session's kernel time, 0 to 1.", brief=3)
+    share: float | None = optional("Share of the session's kernel time, 0 to 1.", unit="of session", brief=3)
     node: str | None = optional(
         "FX node that its time is charged to; of several, the one with the most floating-point operations, else the one that makes its "
         "output. `nodes` has all.",
@@ -616,6 +617,7 @@ class LedgerPart:
     share: float = column(
         "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
         "the rows.",
+        unit="of call",
         brief=4,
     )
 
@@ -634,9 +636,7 @@ class Step:
         "Tokens that they compute, or positions that an encoder does: by rows of the batch, beams included.", default=0.0, brief=3
     )
     ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0, brief=4)
-    uncompiled_ns: int | None = optional(
-        "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", brief=5
-    )
+    uncompiled_ns: int | None = optional("The same in eager PyTorch, in calls made in turns; empty where not measured.", unit="ns", brief=5)
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
 
 
@@ -765,9 +765,9 @@ class Figures:
     ledger_made: int | None = optional("Where no call counts: how many were made.")
     ledger_compiling: int | None = optional("How many of them compiled code.")
     ledger_creating: int | None = optional("How many compiled nothing, but created a session.")
-    uncompiled_ns: int | None = optional("Time of a call without torch.compile, the median of turns with compiled calls.", unit="ns")
+    uncompiled_ns: int | None = optional("Time of a call in eager PyTorch, the median of turns with compiled calls.", unit="ns")
     turns_low: float | None = optional(
-        "Times as long as a call without torch.compile: the lowest ratio of the medians of the first half of these turns, of those of the "
+        "Times as long as a call in eager PyTorch: the lowest ratio of the medians of the first half of these turns, of those of the "
         "second, and of the shortest calls."
     )
     turns_high: float | None = optional("The highest of these.")
@@ -781,8 +781,8 @@ class Figures:
         unit="bytes",
     )
     allocations: int | None = optional("How often it allocated memory in that call.")
-    uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` without torch.compile.", unit="bytes")
-    uncompiled_allocations: int | None = optional("The same as `allocations` without torch.compile.")
+    uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` in eager PyTorch.", unit="bytes")
+    uncompiled_allocations: int | None = optional("The same as `allocations` in eager PyTorch.")
     fresh_mib_ns: float | None = optional(
         "What writing a MiB of memory that the system has just given takes longer than writing it again. Measured where a graph returns "
         "32 MiB.",

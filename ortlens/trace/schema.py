@@ -10,7 +10,7 @@ import types
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
+from ortlens.errors import CaptureError, OptionalDependencyError, UsageError, near_hint
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def table_by_name(name: str) -> Table:
     try:
         return SHOWN_TABLES[name]
     except KeyError as err:
-        raise UsageError(f"there is no table {name!r}; the tables are: {', '.join(SHOWN_TABLES)}") from err
+        raise UsageError(f"there is no table {name!r}.{near_hint(name, SHOWN_TABLES)} The tables are: {', '.join(SHOWN_TABLES)}") from err
 
 
 def frame_from_capture(capture: Capture, table_name: str) -> pd.DataFrame:

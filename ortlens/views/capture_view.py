@@ -171,8 +171,8 @@ class CaptureView(ABC):
             frame: Name of a frame, as `kernels`, `findings` or `actions`, or such a frame, sorted and filtered as you like.
 
         Returns:
-            Texts, as `12.3 µs`, `26.7 %` or `1.0e-06`; `place` is file and line. Columns that hold nothing are left out, and so are all
-            where there are no rows.
+            Texts, as `12.3 µs`, `26.7 %` or `1.0e-06`; `place` is file and line. Columns that hold nothing are left out. Without rows,
+            a cell says so, and what would record them.
 
         Raises:
             UsageError: There is no frame of this name; the message lists those there are.
@@ -184,6 +184,8 @@ class CaptureView(ABC):
             ['aten.sin.default']
         """
         records = records_of(self.captured(), table_by_name(frame).name) if isinstance(frame, str) else records_from_frame(frame)
+        if not records and isinstance(frame, str):
+            return text_frame({frame: [self.hints.for_empty(frame)]})
         return text_frame({column.head: column.cells for column in shown_columns(records)})
 
     def summary(self) -> str:
@@ -340,12 +342,15 @@ class CaptureView(ABC):
             raise CheckFailed(failure_text(rows))
         return frame_from_records(table_from_record("verdicts", VerdictRow), rows)
 
-    def show(self, *, selected: str | None = None, tab: str | None = None, graph: str | None = None) -> Explorer | StaticSummary | None:
+    def show(
+        self, table: object = None, /, *, selected: str | None = None, tab: str | None = None, graph: str | None = None
+    ) -> Explorer | StaticSummary | None:
         """Open the interactive explorer, as the last expression of a notebook's cell; inside a function or a loop, `display(lens.show())`.
 
         It shows a snapshot; call it again to see what was recorded later.
 
         Args:
+            table: Refused with the line that shows a table or opens a tab.
             selected: Id of the initial selection: `partition:p0`, `node:g0/addmm`, `input:g0/arg0_1`, `break:b0`, `line:model.py:12`.
             tab: The initial panel: `overview`, `actions`, `flame`, `graph`, `tables`, `timeline`, `source`, `breaks`, `findings`,
                 `numerics` or `onnx`.
@@ -358,6 +363,8 @@ class CaptureView(ABC):
         Raises:
             UsageError: `selected`, `tab` or `graph` names nothing in the capture; the message lists what exists.
         """
+        if table is not None:
+            raise UsageError(f"show() opens the explorer: `lens.brief({table!r})` shows a table, `lens.show(tab={table!r})` opens a tab")
         attempt = getattr(self, "try_setting", None)  # of a live lens
         return shown(self.captured(), self.hints, attempt, selected=selected, tab=tab, graph=graph)
 

@@ -45,7 +45,7 @@ _WORDS: Mapping[FrameKind, str] = {
     "bind": "bind",
     "output": "output",
     "foreign": "another backend",
-    "guards": "guards",
+    "guards": "entering compiled code",
     "between": "Python",
     "break": "graph break",
     "residual": "rest",

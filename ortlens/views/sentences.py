@@ -62,7 +62,7 @@ def empty_sentence(capture: Capture) -> str:
     if any(explain_calls(capture)):
         called, remedy = "", "call `torch.compiler.reset()`, then explain again"
     return (
-        f"{called}a function without tensor operations compiles to nothing, and so does code on which PyTorch gave up earlier in this "
+        f"{called}a function without operators of PyTorch compiles to nothing, and so does code on which PyTorch gave up earlier in this "
         f"process: {remedy}"
     )
 
@@ -251,7 +251,7 @@ def call_sentence(numbers: NumericsSummary) -> str:
         where = f" ({place(first.file, first.line)})" if first.file else ""
         return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from PyTorch's{where}"
     if not call.right:
-        how = f"differs from PyTorch's by up to {call.undecided:.2g}" if call.undecided else "was compared"
+        how = f"differs from PyTorch's by up to {call.undecided:.1e}" if call.undecided else "was compared"
         if call.is_open:
             return f"the call as a whole {how}, {_without_verdict(call.why, is_open=True)}"
         return f"the call as a whole was not compared ({visible(call.why)})"
@@ -329,17 +329,18 @@ def _price(item: Problem) -> str:
 
 
 def consequence_sentences(item: Problem) -> list[str]:
-    """Say what else has the cause of a problem."""
-    return [_consequence(each) for each in item.consequences]
+    """Say what else has the cause of a problem, and what to do about it; what nothing can be done about is left out."""
+    return [_consequence(each) for each in item.consequences if each.first_step]
 
 
 def _consequence(item: Problem) -> str:
+    todo = visible(item.first_step[:1].lower() + item.first_step[1:])
     if item.kind == "slower":  # that the same is faster in PyTorch was measured
-        return f"or {visible(item.first_step[:1].lower() + item.first_step[1:])}{saving_words(item)}; {visible(item.title)}"
+        return f"or {todo}{saving_words(item)}; {visible(item.title)}"
     if item.kind == "fallback":
         price = _price(item)
-        return f"also: {visible(item.title)} stays in PyTorch{f' ({price})' if price else ''}"
-    return f"also: {finding_sentence(item)}"
+        return f"also: {visible(item.title)} stays in PyTorch{f' ({price})' if price else ''}; {todo}"
+    return f"also: {finding_sentence(item)}; {todo}"
 
 
 def problem_place(item: Problem) -> str:

@@ -150,7 +150,7 @@ def _column(name: str, records: Sequence[Any], most: int) -> ShownColumn:
     values = [getattr(record, name) for record in records]
     is_number = all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
     look: Look = "number" if is_number else "code" if name in _CODE else "prose" if name in _PROSE else "text"
-    head = name.removesuffix(f"_{unit}") if unit in ("ns", "bytes") else name
+    head = name.removesuffix(f"_{unit}") if unit in ("ns", "bytes") else f"{name} {unit}" if unit.startswith("of ") else name
     return ShownColumn(name, head, look, [_cell(value, name, unit, most) for value in values])
 
 

@@ -36,7 +36,7 @@ State: TypeAlias = Literal["good", "bad", "caution", "unknown", "plain"]
 
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✗", "caution": "▲", "unknown": "○", "plain": ""}
 """A sign for each state, so that colour is not the only one."""
-_SURPRISING = 3  # times as fast as without torch.compile from which a reason is given
+_SURPRISING = 3  # times as fast as in eager PyTorch from which a reason is given
 _UNEVEN = 1.2  # below, the median call and the shortest are the same to a reader
 
 
@@ -74,7 +74,7 @@ def tiles_of(capture: Capture, hints: Hints = SAVED) -> tuple[Tile, ...]:
 
 
 def _memory_tile(memory: CallMemory) -> Tile:
-    """Say what a call holds, where that is much more than without torch.compile."""
+    """Say what a call holds, where that is much more than in eager PyTorch."""
     word = f"{times(memory.times or 0.0)} as much as eager"
     return Tile(name="memory", title="Memory", state="caution", word=word, detail=memory_words(memory), card="time")
 

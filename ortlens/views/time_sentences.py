@@ -41,7 +41,7 @@ def ledger_sentence(capture: Capture) -> str:
 
 
 def against_words(capture: Capture) -> str:
-    """Compare a call with one without torch.compile; empty where not both were measured."""
+    """Compare a call with one in eager PyTorch; empty where not both were measured."""
     pace = call_pace(capture)
     if pace is None:
         return ""
@@ -162,7 +162,7 @@ def _unit(step: Step) -> str:
 
 
 def _rates(step: Step) -> str:
-    """Format tokens per second, as compiled and, where it was measured, without torch.compile."""
+    """Format tokens per second, as compiled and, where it was measured, in eager PyTorch."""
     rate, plain = (f"{step.tokens / max(ns or 0, 1) * 1e9:,.0f}" for ns in (step.ns, step.uncompiled_ns))
     return f"{rate} {_unit(step)}s/s" + (f" (eager {plain})" if step.uncompiled_ns else "")
 

@@ -60,8 +60,8 @@ def _found(row: VerdictRow) -> str:
     if row.limit == "min_coverage":
         return f"{percent(value)} in ONNX Runtime, at least {percent(allowed)} asked"
     if row.limit == "max_abs_err":
-        size = "NaN, Inf or no comparable value" if math.isinf(value) else f"{value:.3g}"
-        return f"largest difference from PyTorch {size}, {allowed:.3g} allowed"
+        size = "NaN, Inf or no comparable value" if math.isinf(value) else f"{value:.1e}"
+        return f"largest difference from PyTorch {size}, {allowed:.1e} allowed"
     if row.limit == "max_slowdown" or row.subject == "times":
         found = f"up to {value:.2f}x as long as in the baseline" if value > 1 else "nothing slower than the baseline outside the noise"
         return f"{found}, {allowed:.2f}x allowed" if row.limit == "max_slowdown" else found

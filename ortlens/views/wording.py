@@ -153,7 +153,7 @@ _TEXTS: Mapping[Place, Mapping[Want, str]] = {
     },
     "command": {
         "explain": "ortlens explain {target}",
-        "measure": "ortlens explain {target}, without --calls",
+        "measure": "ortlens explain {target}",
         "profile": "ortlens explain {target} --profile",
         "verify": "ortlens explain {target} --verify{command_reference}",
     },
@@ -191,5 +191,11 @@ class Hints:
             return f"{self.text('explain', is_onnx=True)}, then lens.verify(module)"
         return _TEXTS[self.place][want].format(name=self.name, **(_ONNX if is_onnx else _TORCH))
 
+    def for_empty(self, table: str) -> str:
+        """Say that a table has no rows, and what to type to fill it where that was not done."""
+        want = _FILLED_BY.get(table)
+        return f"no rows; `{self.text(want)}` records {table}" if want else "no rows"
 
+
+_FILLED_BY: Mapping[str, Want] = {"kernels": "profile", "numerics": "verify", "ledger": "measure"}
 LENS, MAGIC, COMMAND, SAVED = Hints("lens"), Hints("magic"), Hints("command"), Hints("saved")

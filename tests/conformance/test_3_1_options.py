@@ -337,5 +337,7 @@ def test_3_1_unknown_names_list_the_valid_ones() -> None:
         with pytest.raises(UsageError, match=re.escape("'nonsense'")) as raised:
             make()
         assert all(name in str(raised.value) for name in valid)
+    with pytest.raises(UsageError, match=r"no backend 'ortlense'\. Did you mean ortlens\?"):
+        Lens("ortlense")
     with pytest.raises(Exception, match="unknown option 'nonsense'"):
         torch.compile(two_pieces, backend="ortlens", options={"nonsense": 1})(X)

@@ -22,7 +22,7 @@ import ortlens
 from ortlens import _torch
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.freeze.frozen import Frozen, lowered_for
-from ortlens.backend.freeze.tracing import program_of
+from ortlens.backend.freeze.tracing import DroppedWrite, program_of
 from ortlens.errors import UsageError
 from ortlens.lens.freezing import call_text, refusal_of
 from tests.threads import in_threads
@@ -422,7 +422,7 @@ def test_four_threads_at_once(rows: tuple[nn.Sequential, Frozen]) -> None:
 
     in_threads(work)
     assert not wrong
-    assert "1 partitions, 0 nodes in PyTorch" in repr(frozen)
+    assert "1 partition, 0 nodes in PyTorch" in repr(frozen)
     with pytest.raises(UsageError, match=r"given f32\[7,15\]"):
         frozen(torch.randn(7, 15))
 
@@ -495,6 +495,7 @@ def test_a_lens_freezes_what_it_explained() -> None:
     with torch.no_grad():
         lens = ortlens.explain(model, calls=1)(x)
     same(lens.freeze()(x), model(x))
+    assert repr(lens.freeze()) == "<frozen Sequential: 1 partition, 0 nodes in PyTorch>"
     same(lens.freeze(y)(y), model(y))
     with pytest.raises(UsageError, match="is a sparse tensor"):
         lens.freeze(torch.eye(5).to_sparse_coo())
@@ -525,13 +526,17 @@ class Returning(nn.Module):
         self.how, self.kept = how, torch.zeros(8)
         self.table: dict[str, torch.Tensor] = {}
 
-    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> Pair | torch.Tensor:
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None, **more: bool) -> Pair | torch.Tensor:
         if self.how == "dataclass":
             return Pair(x, x + 1)
         if self.how == "writes":
             self.kept.add_(1)
         if self.how == "notes":
             self.table["last"] = x * 2
+        if self.how == "flag":
+            more.setdefault("flag", True)
+            self.how, how = "busy", self.how
+            self.how = how
         return x * self.kept if mask is None else x * mask
 
 
@@ -539,6 +544,19 @@ class Returning(nn.Module):
 def test_a_write_to_a_tensor_that_is_no_buffer_is_refused_with_its_line(on_error: str) -> None:
     with pytest.raises(UsageError, match=r"test_freeze.py:\d+ writes to a tensor .*'kept'.*register_buffer"):
         ortlens.freeze(Returning("writes"), torch.ones(8), options={"on_error": on_error})
+
+
+SEEN: list[torch.Tensor] = []
+
+
+@pytest.mark.parametrize("keep", [SEEN.append, lambda made: setattr(Pair, "latest", made.mean())], ids=["list", "attribute"])
+def test_values_that_a_hook_keeps_are_named_with_their_line(keep: Callable[[torch.Tensor], None]) -> None:
+    model, x = mlp(), torch.randn(3, 16)
+    model[0].register_forward_hook(lambda _module, _args, made: keep(made + 1))
+    with pytest.warns(DroppedWrite, match=r"beyond its results, from \S*test_freeze.py:\d+, ") as caught:
+        ortlens.freeze(model, x)
+    assert caught[0].filename == __file__
+    assert "test_freeze.py" in (refusal_of(model, (x,), {}, OrtBackend()) or "")
 
 
 KEPT = torch.zeros(3), torch.ones(3)
@@ -651,7 +669,7 @@ def test_what_freeze_would_do_is_known_without_a_trace_of_trying(how: str, works
     assert not model.kept.any()
 
 
-@pytest.mark.parametrize(("how", "works"), [("plain", True), ("notes", False)])
+@pytest.mark.parametrize(("how", "works"), [("plain", True), ("notes", False), ("flag", True)])
 def test_freezing_is_not_advised_for_what_changes_python_objects(how: str, works: bool) -> None:  # noqa: FBT001 - likewise
     with torch.no_grad():
         lens = ortlens.explain(Returning(how), calls=1)(torch.ones(8))

@@ -5,6 +5,7 @@
 import contextlib
 import copy
 import io
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -312,3 +313,36 @@ def test_what_takes_no_less_time_is_not_advised_as_a_setting(
     monkeypatch.setattr(tried_changes.Trials, "_timed", timed)
     (item,) = explained(scaled_by_item).captured().breaks
     assert (item.removed_by, item.kept_despite, item.saved_ns) == (removed_by, kept_despite, saved)
+
+
+LOG = logging.getLogger("model")
+
+
+def logs_behind(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    io.StringIO().close()
+    x = x.cos()
+    LOG.warning("x")
+    return x.tan()
+
+
+@pytest.mark.parametrize(("named", "removes"), [(logging.Logger.warning, True), (logging.Logger.info, False)])
+def test_a_setting_is_tried_behind_a_break_that_stays(named: Any, removes: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401, FBT001 - a row
+    monkeypatch.setattr(tried_changes, "_named", lambda _node: named)
+    with torch.no_grad():
+        *_, item = ortlens.explain(logs_behind)(X).captured().breaks
+    line = "torch._dynamo.config.ignore_logging_functions.add(logging.Logger.warning)"
+    assert line in (item.removed_by if removes and item.saved_ns else item.kept_despite)
+
+
+def test_what_a_lens_reports_is_not_logged_as_well() -> None:
+    heard: list[str] = []
+
+    class Hearing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    logging.getLogger("torch").addHandler(handler := Hearing())
+    ortlens.explain(scaled_by_item, calls=1)(X)
+    logging.getLogger("torch").removeHandler(handler)
+    assert [text for text in heard if text.startswith("Graph break from")] == []

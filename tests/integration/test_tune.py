@@ -51,7 +51,7 @@ def test_images_are_tried_with_their_channels_last(monkeypatch: pytest.MonkeyPat
     calls = table[table.option == "call"]
     assert list(calls.value) == ["channels_last inputs", "ortlens.freeze"]
     assert calls.verified.all()
-    assert list(calls.note) == ["Pass x.to(memory_format=torch.channels_last).", "Call ortlens.freeze."]
+    assert list(calls.note) == ["Pass x.to(memory_format=torch.channels_last).", "Call ortlens.freeze(model, input)."]
     assert not calls.chosen.any()
     assert options == ortlens.OrtBackendOptions()
     assert list(of_rows[of_rows.option == "call"].value) == ["ortlens.freeze"]

@@ -396,3 +396,12 @@ def test_a_difference_from_another_thread_is_not_put_down_to_the_boundary() -> N
     assert list(numerics.ok) == [False]
     (finding,) = lens.findings[lens.findings.rule == "call_differs"].to_dict("records")
     assert "Where it comes from is unknown" in finding["evidence"]
+
+
+@pytest.mark.parametrize("method", ["verify", "profile", "measure"])
+def test_a_wrong_shape_is_one_sentence(method: str) -> None:
+    lens = ortlens.explain(torch.nn.Sequential(torch.nn.Linear(8, 8)), calls=1)(torch.ones(2, 8))
+    said = r"^the model refuses input of shape \[2, 5\]: mat1 and mat2 .*\(2x5 and 8x8\); it was explained with input of shape \[2, 8\]$"
+    with pytest.raises(ortlens.UsageError, match=said) as raised:
+        getattr(lens, method)(torch.ones(2, 5))
+    assert "fake tensor" in str(raised.value.__cause__)

@@ -161,7 +161,7 @@ FACTS: Mapping[str, Fact] = {
     "explain_calls": Fact(
         tuple[int, int], "How often `explain` called the function, as compiled and as it is; 0 where it did not.", explain_calls
     ),
-    "pace": Fact(Pace | None, "A call as compiled against one without torch.compile; None where not both were measured.", call_pace),
+    "pace": Fact(Pace | None, "A call as compiled against one in eager PyTorch; None where not both were measured.", call_pace),
     "is_dry_run": Fact(bool, "Whether nothing was run, so that everything is a plan.", is_dry_run),
     "planned_for": Fact(
         tuple[str, ...], "Execution providers beside the CPU's that a dry run is planned for.", lambda capture: capture.figures.planned_for
@@ -219,7 +219,7 @@ class SurveyRow:
     coverage: float | None = optional("Share of the operators of a call that ONNX Runtime runs, 0 to 1.", brief=4)
     fallbacks: tuple[str, ...] = column("Operators that stay in PyTorch with their counts, slowest first, as `aten.sort (2)`.", default=())
     call_ns: int | None = optional("Wall time of a call as compiled; empty where no call was measured.", unit="ns", brief=8)
-    eager_ns: int | None = optional("Time of a call without torch.compile, in turns with those.", unit="ns")
+    eager_ns: int | None = optional("Time of a call in eager PyTorch, in turns with those.", unit="ns")
     ratio: float | None = optional("`call_ns` over `eager_ns`: below 1 is faster than PyTorch.", brief=9)
     compile_ns: int | None = optional("All compilations together.", unit="ns", brief=10)
     max_abs: float | None = optional("Largest absolute difference from PyTorch; empty without `verify`.", brief=11)

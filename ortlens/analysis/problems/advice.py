@@ -178,7 +178,7 @@ def line_after(source: str, advice: Advice | None) -> str | None:
     if advice is None or edited is not None:
         return edited
     branch = _BRANCH.match(_without_comment(line)) if advice.kind in _BY_WHERE else None
-    if branch is None or not is_one_truth(branch["condition"]):
+    if branch is None or not is_one_truth(branch["condition"]) or "jumps" in advice.params:
         return None
     return f"result = torch.where({branch['condition']}, result_if_true, result_if_false)"
 

@@ -129,7 +129,7 @@ def _branching(item: Break) -> Advice:
         return advise("check_outside")
     if flag is not None:
         return advise("keep_flag_in_bool", name=flag["name"])
-    return advise("fix_loop_count" if source.startswith("while") else "choose_with_where")
+    return advise("fix_loop_count" if source.startswith("while") else "choose_with_where", jumps="jumps" in item.traits)
 
 
 def _item_call(item: Break) -> Advice:

@@ -50,7 +50,7 @@ _PARTS = {
 
 @rule(
     name="slower_call",
-    looks_for="A call that takes longer than one without torch.compile, and graphs, operators and breaks do not explain it.",
+    looks_for="A call that takes longer than one in eager PyTorch, and graphs, operators and breaks do not explain it.",
     fires="When it takes at least 1.1 times as long, and `slower_than_torch`, `heavy_guards`, the graph breaks and the operators that "
     "split graphs explain less than half of the difference: as a warning from 1.3 times and 20 µs, as information from 10 µs.",
     hazard="The program would be faster uncompiled.",
@@ -86,7 +86,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
         + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: "
-        + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items())
+        + ", ".join(f"{_PARTS[key][0]} {time_from_ns(ns)}" for key, ns in totals.ns.items())
         + (_why_not_frozen(capture) if part == "guards" else ""),
         **what_to_do,
         gain_ns=gain,
@@ -96,10 +96,10 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SlowCall:
-    """A call that takes longer than without torch.compile, and no other finding has the reason."""
+    """A call that takes longer than in eager PyTorch, and no other finding has the reason."""
 
     totals: LedgerTotals
-    pace: Pace  # against one without torch.compile
+    pace: Pace  # against one in eager PyTorch
     loss_ns: int  # the difference
     unexplained_ns: int  # what of that no break and no operator in PyTorch has as its price
     part: LedgerPartName  # that most of it goes into
@@ -278,7 +278,7 @@ _UNTRIED = {"tracing": "tracing it took more than 2 s", "calls": "the number of 
 def _why_not_frozen(capture: Capture) -> str:
     """Say, behind a semicolon, why freezing is no option, or was not tried; empty where it works, or nobody asked."""
     if refused := capture.figures.freeze_refused:
-        return f"; `ortlens.freeze` does not take it: {refused}"
+        return f"; `ortlens.freeze` is no option: {refused}"
     untried = _UNTRIED.get(capture.figures.freeze_untried or "")
     return f"; `ortlens.freeze` was not tried, since {untried}" if untried and not capture.figures.freeze_call else ""
 

@@ -15,7 +15,7 @@ from ortlens.analysis.problems.catalogue import refusal_words, remedy
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.trace.records import Finding
-from ortlens.units import counted, size_from_bytes, time_from_ns
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +62,8 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Problem]:
         yield kernels_on_cpu.problem(
             worst,
             subject=session.session_id,
-            title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
+            title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: "
+            f"{percent(share)} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_from_ns(spent)} while profiled; "
             f"shares of the profiled run{why}"
             + (f"; copies next to them take {time_from_ns(copies)} per {time_base(capture)}" if copies else ""),
@@ -100,7 +101,7 @@ def provider_copies(capture: Capture) -> Iterator[Problem]:
             copies[0],
             subject=session.session_id,
             severity="warning" if share >= _COPY_SHARE else "info",
-            title=f"{counted(len(copies), 'copy', 'copies')} between devices in {session.session_id}: {share:.1%} of its kernel time",
+            title=f"{counted(len(copies), 'copy', 'copies')} between devices in {session.session_id}: {percent(share)} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_from_ns(spent)} while profiled"
             + (f", {size_from_bytes(moved)}" if moved else "")
             + (f"; kernels on the CPU: {most_common(stray)}" if stray else ""),
@@ -130,7 +131,7 @@ def device_idle(capture: Capture) -> Iterator[Problem]:
         yield device_idle.problem(
             subject=session.session_id,
             severity="info" if copies else "warning",
-            title=f"the device is idle {idle / (busy + idle):.0%} of a run of {session.session_id}"
+            title=f"the device is idle {percent(idle / (busy + idle))} of a run of {session.session_id}"
             + (", which copies between devices" if copies else ": launches are the limit"),
             evidence=f"busy {time_from_ns(busy)} and idle {time_from_ns(idle)} between its first and its last work; "
             f"{counted(session.launches or 0, 'launch', 'launches')} per run, {time_from_ns(session.launch_ns or 0)} of the host under "
@@ -178,7 +179,7 @@ def _slow(roof: Roof, often: float) -> Problem:
     else:
         peak = f"{size_from_bytes(roof.bytes or 0)}, peak {(roof.peak_bytes_per_s or 0) / 1e9:.3g} GB/s"
     caveat = (
-        f". The gain is estimated as if {_REACHABLE:.0%} were reached"
+        f". The gain is estimated as if {percent(_REACHABLE)} were reached"
         if roof.flops
         else "; its operations are not counted, so the possible gain is unknown"
     )
@@ -187,7 +188,7 @@ def _slow(roof: Roof, often: float) -> Problem:
         subject=f"{roof.session_id}:{roof.kernel}",
         severity="warning" if roof.flops else "info",
         title=f"{roof.op_type} from {roof.node or 'an unknown node'} takes {time_from_ns(roof.mean_ns)} per run and reaches "
-        f"{roof.reached:.0%} of the machine's peak",
+        f"{percent(roof.reached)} of the machine's peak",
         evidence=f"{peak}; at that peak it would take {time_from_ns(roof.limit_ns)}. Peaks were measured there with matrix products and "
         + (
             "with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run"
@@ -229,7 +230,7 @@ def float64_nodes(capture: Capture) -> Iterator[Problem]:
         yield float64_nodes.problem(
             first,
             subject=graph.graph_id,
-            title=f"{share:.0%} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}"
+            title=f"{percent(share)} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}"
             + (f"; their kernels take {time_from_ns(spent)} per {time_base(capture)}" if spent else ""),
             evidence=f"{most_common([node.target for node in wide])}; first at {first.node}"
             + ("; the gain is estimated as if float32 took half as long and needed no Cast" if spent else ""),
@@ -277,7 +278,7 @@ def float16_nodes(capture: Capture) -> Iterator[Problem]:
         yield float16_nodes.problem(
             first,
             subject=graph.graph_id,
-            title=f"{share:.0%} of the {what} of {graph.graph_id} are in {first.dtype} on the CPU, at {counted(len(narrow), 'node')}",
+            title=f"{percent(share)} of the {what} of {graph.graph_id} are in {first.dtype} on the CPU, at {counted(len(narrow), 'node')}",
             evidence=f"{most_common([node.target for node in narrow])}; first at {first.node}"
             + (
                 "; the gain is estimated as all the time of their kernels but products, which float32 fuses or does not need"

@@ -14,7 +14,7 @@ from ortlens.analysis.memory import call_memory
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.roofline import CPU
-from ortlens.units import counted, size_from_bytes, time_from_ns
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ def copying_kernels(capture: Capture) -> Iterator[Problem]:
             worst,
             subject=session.session_id,
             title=f"{counted(len(copying), 'kernel')} of {session.session_id} that only copy ({kinds}) take {time_from_ns(ns)} "
-            f"per {time_base(capture)}, {part / whole:.0%} of its kernel time",
+            f"per {time_base(capture)}, {percent(part / whole)} of its kernel time",
             evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
             **(_NARROW_REMEDY if worst.op_type == "Cast" and is_narrow else _COPYING_REMEDIES[worst.op_type]),
             gain_ns=round(ns),
@@ -91,7 +91,7 @@ def large_outputs(capture: Capture) -> Iterator[Problem]:
             subject=graph.graph_id,
             title=f"{graph.graph_id} returns {size_from_bytes(returned)} on every call, {size_from_bytes(worst.output_bytes or 0)} of them "
             f"from {worst.target}",
-            evidence=f"{returned / touched:.0%} of the bytes that its nodes read and write"
+            evidence=f"{percent(returned / touched)} of the bytes that its nodes read and write"
             + (f"; writing as much fresh memory takes {time_from_ns(gain)} longer here than writing it again" if gain else ""),
             mitigation="Return only what the caller reads: a reduction, a slice, or the values from which the caller can compute the rest.",
             gain_ns=gain or None,
@@ -101,12 +101,12 @@ def large_outputs(capture: Capture) -> Iterator[Problem]:
 
 @rule(
     name="memory_peak",
-    looks_for="A call that holds much more memory than one without torch.compile.",
+    looks_for="A call that holds much more memory than one in eager PyTorch.",
     fires="From twice as much and 64 MiB more, measured.",
     hazard="ONNX Runtime keeps the memory of all activations of a session in one block from run to run, where PyTorch frees each value.",
 )
 def memory_peak(capture: Capture) -> Iterator[Problem]:
-    """Report where a call holds the most memory, if that is much more than without torch.compile."""
+    """Report where a call holds the most memory, if that is much more than in eager PyTorch."""
     memory = call_memory(capture)
     if memory is None or not memory.is_much_more:
         return

@@ -57,6 +57,7 @@ class Flow(NamedTuple):
     uses: tuple[Use, ...]  # what the number becomes in a line further down, without what the line itself does with it
     decides_by_size: bool  # whether the program decides by the size, or the elements, of what the line computes
     in_data_loop: bool  # whether the line is in a `while` that ends when tensors computed in it say so
+    jumps: bool  # whether the line is an `if` that goes on with another round of its loop, or leaves it
 
 
 def use_of_number(source: str) -> Use | None:
@@ -131,7 +132,8 @@ def flow_from(lines: Sequence[str], line: int) -> Flow | None:
             passed_on = [pair for pair in _passed_on(load, parents) if pair[0] not in known]
             known.update(name for name, _ in passed_on)
             made += passed_on
-    return Flow(tuple(use for use in USES if use in uses), decides, _is_in_data_loop(statement, parents))
+    jumps = isinstance(statement, ast.If) and any(isinstance(node, ast.Continue | ast.Break) for node in ast.walk(statement))
+    return Flow(tuple(use for use in USES if use in uses), decides, _is_in_data_loop(statement, parents), jumps)
 
 
 def uses_of_argument(lines: Sequence[str], first: int, name: str) -> tuple[Use | Passing, ...]:

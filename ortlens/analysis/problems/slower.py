@@ -15,7 +15,7 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.speed import WORTH_A_WARNING, call_pace
 from ortlens.analysis.timing import fallback_ns
-from ortlens.units import counted, size_from_bytes, time_from_ns, times
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -106,8 +106,8 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
     named = ", ".join(op for op, _ in ops.most_common(3))
     times = f" at {len(same)} nodes" if len(same) > 1 else ""
     text = (
-        f"{ns / total:.0%} of its time in ONNX Runtime goes into {node.target if node else most or 'kernels without an origin'} ({named})"
-        f"{times}"
+        f"{percent(ns / total)} of its time in ONNX Runtime goes into "
+        f"{node.target if node else most or 'kernels without an origin'} ({named}){times}"
     )
     known = None if node is None or ns < _MUCH * total else _known(node)
     return Cause(text=f"{text}: {known.text}" if known else text, remedy=known.remedy if known else "", node=node)
@@ -225,7 +225,7 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
 
 
 def _times_of_call(capture: Capture, graph: Graph) -> tuple[int, int]:
-    """Return the times of a call and one without torch.compile, if it is this graph alone, no container's guards, and slower."""
+    """Return the times of a call and one in eager PyTorch, if it is this graph alone, no container's guards, and slower."""
     totals, pace = measured_call(capture), call_pace(capture)
     is_alone = totals is not None and totals.graph_ids == (graph.graph_id,) and not capture.breaks and not capture.figures.guards[1:]
     if not is_alone or pace is None or pace.verdict != "slower":
@@ -264,8 +264,8 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Problem:
         title=f"{what} {'takes' if len(slows) == 1 else 'take'} {time_from_ns(ort)} per call, PyTorch {time_from_ns(torch)} "
         f"({times(ort / max(torch, 1))} as long): {first.cause.text}",
         evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
-        + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
-        + f"; the difference is {loss / whole if whole else 1:.0%} of a call",
+        + ("the same nodes" if first.by_partition else "the operators that the program wrote, in place where it writes in place")
+        + f"; the difference is {percent(loss / whole if whole else 1)} of a call",
         **(remedy(first.cause.remedy, f"Or {leaving}") if first.cause.remedy else remedy(leaving[0].upper() + leaving[1:])),
         gain_ns=ort - torch,
         measured=True,

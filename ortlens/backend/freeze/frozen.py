@@ -19,6 +19,7 @@ from ortlens.backend.lowering.exported import in_torch, mutated_inputs, results_
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
+from ortlens.units import counted
 
 if TYPE_CHECKING:
     import inspect
@@ -177,9 +178,10 @@ class Frozen:
 
     def __repr__(self) -> str:
         """Name, partitions and nodes in PyTorch."""
-        left = len(self.graph.left_in_torch()) if self.graph.runners else "all"
+        left = len(self.graph.left_in_torch()) if self.graph.runners else None
         name = getattr(self.source, "__name__", type(self.source).__name__)
-        return f"<frozen {name}: {len(self.graph.runners)} partitions, {left} nodes in PyTorch>"
+        nodes = counted(left, "node") if left is not None else "all nodes"
+        return f"<frozen {name}: {counted(len(self.graph.runners), 'partition')}, {nodes} in PyTorch>"
 
 
 def _refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

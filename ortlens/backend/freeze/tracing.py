@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import operator
 import re
 import traceback
+import types
+import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch.export import ExportedProgram
+
+
+class DroppedWrite(UserWarning):
+    """Calls of a target keep values elsewhere than in their results, and those of a program traced from it do not."""
 
 
 class Untraceable(Exception):  # noqa: N818 - a verdict on the target; its cause says why
@@ -41,7 +49,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     The program shares parameters and buffers with the target. With it comes what the target's code asked about the layout of tensors.
     `dynamic_shapes` is as for `torch.export.export`, or True for all sizes that PyTorch can leave open, None for fixed sizes, or a
     function of the keys that lead to a leaf of the arguments, and the leaf, that returns what may vary in it. `on_result` gets what the
-    target returns, before it is taken apart.
+    target returns, before it is taken apart. Warns of results that the target's code keeps elsewhere, which calls of the program do not.
     """
     if isinstance(target, torch.export.ExportedProgram):
         if args or kwargs or dynamic_shapes is not None:
@@ -54,8 +62,13 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     module = target if isinstance(target, torch.nn.Module) else _module_of(target)
     args, named = _apart((args, _in_order(module.forward, kwargs)))
     shapes: Any = _all_sizes if dynamic_shapes is True else dynamic_shapes
-    questions, known, forward = LayoutQuestions(), results_known(), _torch.keywords_named(module, named)
-    hook = contextlib.nullcontext() if on_result is None else module.register_forward_hook(lambda _module, _args, made: on_result(made))
+    questions, known, forward, kept = TracedCode(), results_known(), _torch.keywords_named(module, named), list[str]()
+
+    def at_end(_module: torch.nn.Module, given: Any, made: Any) -> None:
+        if on_result is not None:  # it may make classes known, whose objects are results
+            on_result(made)
+        kept.extend(questions.kept((given, made, dict(module.named_buffers()))))
+
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
         with (
@@ -66,7 +79,8 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
             questions,
             known,
             forward,
-            hook,
+            module.register_forward_pre_hook(lambda *_: questions.computed.clear()),  # of objects in arguments
+            module.register_forward_hook(at_end),
             _same_containers(module),
             _torch.sizes_compared(is_asked_by_model) as compared,
         ):
@@ -75,22 +89,30 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
                 shapes = _torch.shapes_over(module, args, named, chosen) if any(chosen) else None
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
-        said = str(error).strip().split("\n")[0]
-        if (wanted := _NARROWER.search(str(error))) is not None:  # what a trace found about sizes that were to have any value
-            lines = (line.strip() for line in wanted["lines"].splitlines())
-            said = f"{said.partition('!')[0]}; it can be traced with {', '.join(lines)}"
-        if (unknown := _UNKNOWN_TYPE.match(said)) is not None:
-            name = unknown["name"].rpartition(".")[2]
-            said = (
-                f"the target returns an object of the class {name}, which torch.export cannot take apart: register it with "
-                f"torch.export.register_dataclass({name}) if it is a dataclass, or return a tuple or a dict"
-            )
-        raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {said}") from error
+        raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {_said_by(error)}") from error
+    if kept:
+        text = f"a call keeps values beyond its results, from {', '.join(kept)}, and a frozen call does not; return those that are needed"
+        warnings.warn(text, DroppedWrite, stacklevel=6)
     if compared:
         sources = size_sources(program, [name for name, _ in named_arguments(module.forward, args, named)])
         guards = _torch.unnoted_guards(compared, sources, program.range_constraints)
         program = _torch.with_guards(program, list(dict.fromkeys((*_torch.guard_texts(program), *guards)))) if guards else program
     return program, frozenset(questions.asked)
+
+
+def _said_by(error: Exception) -> str:
+    """Return what a trace raised, in a line, with what would trace instead where PyTorch says so."""
+    said = str(error).strip().split("\n")[0]
+    if (wanted := _NARROWER.search(str(error))) is not None:  # what a trace found about sizes that were to have any value
+        lines = (line.strip() for line in wanted["lines"].splitlines())
+        said = f"{said.partition('!')[0]}; it can be traced with {', '.join(lines)}"
+    if (unknown := _UNKNOWN_TYPE.match(said)) is not None:
+        name = unknown["name"].rpartition(".")[2]
+        return (
+            f"the target returns an object of the class {name}, which torch.export cannot take apart: register it with "
+            f"torch.export.register_dataclass({name}) if it is a dataclass, or return a tuple or a dict"
+        )
+    return said
 
 
 @contextlib.contextmanager
@@ -174,22 +196,43 @@ def _all_sizes(_path: tuple[Any, ...], leaf: Any) -> Any:
     return dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO) if isinstance(leaf, torch.Tensor) else None
 
 
-class LayoutQuestions(torch.overrides.TorchFunctionMode):
-    """Notes what the model's own code asks about the layout of tensors while it is traced: a trace has only one of the answers."""
+class TracedCode(torch.overrides.TorchFunctionMode):
+    """Notes what the model's own code computes while it is traced, and asks about layouts, of which a trace has only one of the answers."""
 
     def __init__(self) -> None:
         """Begin with none."""
         super().__init__()
         self.asked: set[str] = set()
+        self.computed: list[tuple[weakref.ref[torch.Tensor], str]] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note a question and answer it."""
         name = getattr(func, "__name__", "")
         if name in _QUESTIONS and is_asked_by_model():
             self.asked.add(name)
         if func is torch.Tensor.contiguous:  # which leaves no trace where it returns the tensor itself
             return torch.ops.aten.contiguous.default(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(each, torch.Tensor) and all(each is not given for given in args):
+                self.computed.append((weakref.ref(each), _model_line()))
+        return made
+
+    def kept(self, known: Any) -> list[str]:
+        """List the lines whose tensors something in Python still holds when the model's code has ended, but for those in `known`."""
+        known = {id(leaf) for leaf in _torch.flatten(known)[0]}
+        gc.collect()
+        return list(dict.fromkeys(line for made, line in self.computed if id(made()) not in known and _is_held(made())))
+
+
+def _is_held(value: object) -> bool:
+    """Tell whether a value lives, and not only in PyTorch's memory, as the base of a view does, or in a frame that runs."""
+    return value is not None and any(not isinstance(each, types.FrameType) for each in gc.get_referrers(value))
+
+
+def _model_line() -> str:
+    frames = (StackFrame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_stack(None))
+    return next((f"{frame.file}:{frame.line}" for frame in frames if is_model_code(frame)), "")
 
 
 _QUESTIONS = frozenset({"is_contiguous", "stride", "storage_offset"})

@@ -240,7 +240,7 @@ def unrolled(module: torch.fx.GraphModule) -> str | None:
     ((file, line, _), count) = next(iter(lines.most_common(1)), (("", 0, None), 0))
     if count <= _MOST_OF_A_LINE:
         return None
-    return f"tracing unrolled a loop: {count:,} of the {len(calls):,} operations of the graph are from {file}:{line}"
+    return f"tracing unrolled a loop: {count:,} of the {len(calls):,} operators of the graph are from {file}:{line}"
 
 
 _METHODS = frozenset(

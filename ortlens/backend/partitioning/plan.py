@@ -166,7 +166,7 @@ def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Da
 
 
 def _too_small(count: int, min_nodes: int) -> Verdict:
-    reason = f"its partition would have {count} compute node{'' if count == 1 else 's'}, fewer than min_partition_nodes={min_nodes}"
+    reason = f"its partition would have {count} operator{'' if count == 1 else 's'}, fewer than min_partition_nodes={min_nodes}"
     return Verdict(supported=False, code="too_small", reason=reason)
 
 

@@ -95,6 +95,7 @@ class Helpful(NamedTuple):
     name: str  # as in `Break.removed_by`
     change: TracedChange
     outcome: TraceOutcome
+    place: ProgramLine | None = None  # what is still to be seen to break no graph
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,8 +160,11 @@ class Trials:
 
         `compiled` compiles a function without recording, `graphs` are those of the present call. Returns how many calls were made.
         """
-        if not self._helpful or self._spent() > _COMPILING_NS:
+        if self._spent() > _COMPILING_NS:
             return 0
+        self._time_settings(present, compiled, graphs)
+        if not self._helpful:
+            return self._made
         last = list(self._helpful.values())[-1]  # with what removed those before it
         ways = last if len(self._helpful) == 1 else last[:1]
         gains: dict[str, int | None] = {}
@@ -183,6 +187,21 @@ class Trials:
                 self._note([item], saved_ns=share, cost_ns=max(item.cost_ns or 0, share))
         return self._made
 
+    def _time_settings(self, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Any) -> None:
+        """Call with each setting that drops a report behind a break that stays, where no trace comes, and note whether it serves."""
+        for place, items in grouped((ProgramLine(item.file, item.line), item) for item in self.recorder.records(r.Break)).items():
+            found = (advice for item in items for advice in changes_to_try(item) if place not in self._helpful)
+            for name in dict.fromkeys(line for advice in found for line in advice.settings if ".add(" in line):
+                change = setting_of_line(name)
+                if change is None:
+                    continue
+                way = Helpful(name, change, TraceOutcome((), compiles=True, leaves_marks=True), place)
+                gain = self._timed(way, present, compiled, graphs)
+                saved = (
+                    {"removed_by": (name,), "saved_ns": max(gain - (items[0].between_ns or 0), 0)} if gain else {"kept_despite": (name,)}
+                )
+                self._note(items, **saved)
+
     def _timed(
         self, way: Helpful, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Any
     ) -> int | None:
@@ -190,6 +209,7 @@ class Trials:
         if way.change.edits and (way.outcome.places or way.outcome.leaves_marks):
             return None
         heard, fast = Recorder(), compiled(self.target)
+        watch = DynamoWatch(heard, lambda _backend: True)
         wait = waiting_for(self.target, self.args)
 
         def call() -> Any:
@@ -204,6 +224,8 @@ class Trials:
                 if known == heard.count(r.Graph):
                     break
             else:
+                return None
+            if any(ProgramLine(item.file, item.line) == way.place for item in watch.recorder.records(r.Break)):
                 return None
         usual = clocked(present, wait)()
         ours, other = (shortest_of_few(run, wait, usual_ns=usual) for run in (present, call))

@@ -16,7 +16,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.provenance import count_ops, needs_gradient
-from ortlens.backend.freeze.arguments import needed_arguments
+from ortlens.backend.freeze.arguments import named_arguments, needed_arguments, parameters_source
 from ortlens.errors import UsageError
 from ortlens.lens.observing.break_texts import lines_of
 from ortlens.lens.observing.environment import chosen_options, rank_of_process
@@ -318,6 +318,23 @@ class CompiledTargets:
         self._require_any()
         return self.callables[0].compiled(*args, **kwargs)
 
+    @contextlib.contextmanager
+    def refusals_told(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+        """Raise `UsageError` with one sentence in place of Dynamo's text where the model itself refuses the arguments."""
+        try:
+            yield
+        except Exception as error:
+            source = self.first()
+            if not _torch.is_signal(error) or not runs_uncompiled(source):
+                raise
+            try:
+                with _torch.uncompiled():
+                    source(*args, **kwargs)
+            except Exception as own:  # noqa: BLE001 - whatever the model raises
+                known = f"; it was explained with {_forms(source, *self.example)}" if self.example else ""
+                raise UsageError(f"the model refuses {_forms(source, args, kwargs)}: {str(own).partition(chr(10))[0]}{known}") from error
+            raise
+
     def uncompiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
         """Return a call of the first target as it is; None for an exported program, which cannot be called."""
         source = self.first()
@@ -533,3 +550,8 @@ def recorded(
         return result
 
     return call
+
+
+def _forms(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    named = named_arguments(parameters_source(target), args, kwargs)
+    return ", ".join(f"{name} of shape {list(value.shape)}" for name, value in named if isinstance(value, torch.Tensor))

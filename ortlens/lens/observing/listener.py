@@ -286,6 +286,8 @@ def _break_traits(heard: BreakText) -> Iterator[str]:
             yield "decides_by_size"
         if flow.in_data_loop:
             yield "in_data_loop"
+        if flow.jumps:
+            yield "jumps"
     if (kind := _recurrent_layer(heard)) is not None:
         yield f"{kind.lower()}_in_{'training' if torch.is_grad_enabled() else 'inference'}"
 

@@ -27,6 +27,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens._versions import version_of
+from ortlens.backend.basis.error_text import without_colours
 from ortlens.backend.observed import in_all
 from ortlens.errors import UsageError
 from ortlens.lens.repro.case import ReproCase, Subject, case_of
@@ -264,8 +265,7 @@ def versions() -> dict[str, str]:
 
 def without_paths(text: str) -> str:
     """Remove folders and colours from a text, such as the message of an exception; bare file names stay."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return re.sub(r"(?:[A-Za-z]:)?(?:[/\\][\w.@~+-]+)+[/\\](?=[\w.@~+-])", "", text)
+    return re.sub(r"(?:[A-Za-z]:)?(?:[/\\][\w.@~+-]+)+[/\\](?=[\w.@~+-])", "", without_colours(text))
 
 
 def issue_of(cases: Sequence[ReproCase], outcomes: Sequence[Outcome], *, source: bool) -> str:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis.problems import advice, break_rules, guards, splitting, stream
-from ortlens.analysis.problems.advice import advice_for_break, advice_of, advised, hint_for
+from ortlens.analysis.problems.advice import advice_for_break, advice_of, advised, hint_for, line_after
 from ortlens.analysis.problems.catalogue import SENTENCES, Advice, advise
 from ortlens.analysis.problems.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.problems.number_uses import LATER, Flow, Use, flow_from, use_of_number
@@ -353,14 +353,25 @@ def nms(boxes, scores):
     while rounds < 3:
         n = scores.sum().item()
         rounds += 1
+        if n > 3:
+            continue
     return n
 """
 
 
-@pytest.mark.parametrize(("line", "uses", "in_data_loop"), [(4, ("index",), True), (7, (), False), (40, None, None)])
+@pytest.mark.parametrize(("line", "uses", "in_data_loop"), [(4, ("index",), True), (7, ("decides",), False), (40, None, None)])
 def test_a_number_is_followed_through_its_function(line: int, uses: tuple[str, ...] | None, *, in_data_loop: bool | None) -> None:
     found = flow_from(LOOP.strip().splitlines(), line)
     assert (found and found.uses, found and found.in_data_loop) == (uses, in_data_loop)
+
+
+@pytest.mark.parametrize(("line", "jumps"), [(4, False), (9, True)])
+def test_a_branch_that_goes_on_with_the_loop_is_no_choice_of_values(line: int, *, jumps: bool) -> None:
+    found = flow_from(LOOP.strip().splitlines(), line)
+    assert found is not None
+    assert found.jumps == jumps
+    advice = advice_for_break(stop("Data-dependent branching", "if n > 3:", traits=("jumps",) if jumps else ()))
+    assert (line_after("if n > 3:", advice) is None) == jumps
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
         (["check", "{0}", "--max-breaks", "0", "--baseline", ""], "cannot load a capture: its name is empty"),
         (["bench", "torch:sin", "--seconds", "0"], "is not a time in seconds"),
         (["show", "a", "b"], "'b' is one argument too many. See: ortlens show --help"),
+        (["show", "a", "kernels"], "'kernels' is one argument too many. Did you mean --table kernels?"),
         (["show", "f", "--table", "braeks"], "there is no 'braeks'. Did you mean breaks? There are: graphs, breaks,"),
     ],
 )

@@ -56,7 +56,7 @@ def test_units_follow_from_names() -> None:
         for unit in ("ns", "bytes"):
             if column.name == unit or column.name.endswith(f"_{unit}"):
                 return (column.unit, column.kind) == (unit, "int")
-        return column.unit in {"", "flops"}
+        return column.unit in {"", "flops", "of call", "of session"}
 
     assert [name for name, column in COLUMNS.items() if not follows(column)] == []
 
@@ -79,7 +79,7 @@ def test_dtypes_follow_from_annotations() -> None:
 
 def test_unknown_table_is_refused_with_the_list() -> None:
     assert table_by_name("runs").record is TABLES["runs"].record
-    with pytest.raises(UsageError, match=r"there is no table 'graph'; the tables are: graphs, breaks"):
+    with pytest.raises(UsageError, match=r"there is no table 'graph'. Did you mean graphs\? The tables are: graphs, breaks"):
         table_by_name("graph")
 
 

@@ -115,6 +115,8 @@ def test_what_there_is_not_is_an_error_everywhere(where: str, shell: Shell, monk
     for how in ({"selected": "p1"}, {"tab": "grpah"}, {"graph": "g99"}):
         with pytest.raises(UsageError, match=r"there is|there are|did you mean"):
             PIECES.show(**how)
+    with pytest.raises(UsageError, match=r"`lens\.brief\('kernels'\)` shows a table"):
+        PIECES.show("kernels")
     assert widget._HELD == {}
 
 

@@ -95,8 +95,8 @@ def test_a_loop_that_was_unrolled_beyond_the_bound_is_named(monkeypatch: pytest.
     assert not same_as_eager(nn.Sequential(Loop(), Loop()), [X]).fallbacks, "80 of the line in each module"
     monkeypatch.setattr(entry, "_MOST_OF_A_LINE", 60)
     capture = same_as_eager(Loop(), [X])
-    said = "tracing unrolled a loop: 80 of the 82 operations of the graph are from "
+    said = "tracing unrolled a loop: 80 of the 82 operators of the graph are from "
     assert (capture.partitions, {row.reason_code for row in capture.fallbacks}) == ((), {"policy"})
     assert all(said in row.reason and f"{__file__.rpartition('/')[2]}:" in row.reason for row in capture.fallbacks)
-    with pytest.raises(UsageError, match="unrolled a loop: 80 of the 82 operations"):
+    with pytest.raises(UsageError, match="unrolled a loop: 80 of the 82 operators"):
         freeze(Loop(), X)
