@@ -72,20 +72,20 @@ _FINDINGS = """# Findings
 
 What ortlens reports about a model is in one table, `lens.findings`; the summary shows the three most expensive. Each has a hazard
 (why it matters), evidence (the recorded facts) and a mitigation (what to change). `gain_ns` is what the mitigation saves per call:
-with `measured` it was measured on this machine by `lens.probe(*args)`, which really runs the alternative and compares medians of
-interleaved calls; otherwise it is an estimate, and the evidence says how it was made. The column is empty where nothing is known.
+with `measured` it was measured on this machine, which really runs the alternative and compares medians of interleaved
+calls; otherwise it is an estimate, and the evidence says how it was made. The column is empty where nothing is known.
 No gain is more than the part of a call that it is about, nor are all together more than a call: what exceeds that is cut, and `at_most`
 says so.
 
-Rules are functions of what was recorded. They are evaluated on every access, also for a saved capture; a finding recorded by a
-probe replaces the rule's own. A rule that fails becomes a finding itself (`rule_failed`). What the rules `break`, `recompile`, `fallback`
+Rules are functions of what was recorded. They are evaluated on every access, also for a saved capture; a finding that was measured
+replaces the rule's own. A rule that fails becomes a finding itself (`rule_failed`). What the rules `break`, `recompile`, `fallback`
 and `nothing_runs` report has tables of its own, and is no row of `lens.findings`; `lens.actions` ranks all of it, with its consequences.
 
 ## Rules
 """
 _RECORDED = """## Recorded as it happens
 
-These come from the backend, the lens and its probes, and are saved with a capture.
+These come from the backend and the lens, and are saved with a capture.
 """
 
 
@@ -95,9 +95,8 @@ def findings() -> str:
 
 
 def _rule(rule: ProblemRule) -> str:
-    probe = f"- **Probe** {rule.probed}\n" if rule.probed else ""
     fires = f"{rule.fires[0].lower()}{rule.fires[1:]}"
-    return f"### `{rule.name}`\n\n{rule.looks_for}\n\n- **Fires** {fires}\n- **Hazard** {rule.hazard}\n{probe}"
+    return f"### `{rule.name}`\n\n{rule.looks_for}\n\n- **Fires** {fires}\n- **Hazard** {rule.hazard}\n"
 
 
 # ------------------------------------------------------------------------------------------------ operators

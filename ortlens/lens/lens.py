@@ -325,64 +325,38 @@ class Lens(CaptureView):
 
         return Live(recorder, self.name, every)
 
-    def probe(self, *args: Any, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
-        """Measure what changes would bring, with `ortlens.tune`, which compiles the target anew for each: what was compiled stays as it is.
+    def tune(
+        self, *args: Any, settings: Sequence[str] | None = None, budget_s: float | None = None, **kwargs: Any
+    ) -> tuple[OrtBackendOptions, pd.DataFrame]:
+        """Try what may make the target faster with `ortlens.tune`, in turns with the target as it is. Nothing stays changed.
 
-        What rules expect is measured, and what else makes calls faster is added to the findings. The target is called some hundred times,
-        so take care with one that has side effects. For the rule `slow_kernel`, the peak speed of the machine is measured too.
+        The target is compiled anew for each trial, and called some hundred times, with gradients as they were recorded.
 
         Args:
             *args: Positional arguments of the target. Without any arguments, those of the last call, if their tensors still exist.
+            settings: Lines of Python to try, as in the column `settings` of `actions`. None: the options that may help.
             budget_s: Time limit in seconds, compilation included. None: 60.
             **kwargs: Keyword arguments of the target.
 
         Returns:
-            The frame `findings`; the rows with `measured` come from here, including changes that gain nothing.
+            The options, and the frame of all trials, as those of `ortlens.tune`.
 
         Raises:
-            UsageError: Nothing was compiled through this lens yet, only a dry run was made, or the target cannot be compiled anew.
-        """
-        from ortlens import tune  # a study: by its public name, since the layers of the lens are below
-        from ortlens.lens.measuring.probes import note_trials
-        from ortlens.lens.observing import environment
-        from ortlens.lens.observing.time_budget import TimeBudget
-
-        self._targets.refuse_ambiguous([] if budget_s is None else ["budget_s"])
-        args, kwargs = self._targets.arguments("probe", args, kwargs)
-        with self._recorder.undone_if_raised(self._watch.mark()), self._targets.refusals_told(args, kwargs):
-            self.call_target(args, kwargs)
-        target, options = self._targets.first(), self._backend_for(None).options
-        chosen, trials = tune(target, options=options, budget_s=TimeBudget(budget_s).budget_s)(*args, **kwargs)
-        with lens_guard(self._recorder, "measuring peaks"):
-            nodes, sessions = self._recorder.records(r.Node), self._recorder.records(r.Session)
-            for count in {session.threads for session in sessions if session.threads}:
-                environment.measure_cpu({node.dtype for node in nodes if node.partition_id and node.dtype}, count)
-        note_trials(self._recorder, self.captured(), list(trials.itertuples()), chosen)
-        return self.findings
-
-    def try_setting(self, line: str, *, budget_s: float = 30.0) -> pd.DataFrame:
-        """Time the target with a setting that an action names, in turns with the target as it is. Nothing stays changed.
-
-        Args:
-            line: A line of Python, as in the column `settings` of `actions`.
-            budget_s: Time limit in seconds, compilation included.
-
-        Returns:
-            The frame of `ortlens.tune`: one row, and one more if the setting was confirmed. The arguments are those of the last call.
-
-        Raises:
-            UsageError: Nothing was compiled through this lens yet, no arguments are known, the target changes Python objects, or the line
+            UsageError: Nothing was compiled through this lens yet, no arguments are known, the target changes Python objects, or a line
                 sets nothing that can be tried.
         """
-        from ortlens import tune  # as in `probe`
+        from ortlens import tune  # a study: by its public name, since the layers of the lens are below
 
+        limits = {"settings": settings, "budget_s": budget_s}
+        self._targets.refuse_ambiguous(name for name, value in limits.items() if value is not None)
         if self._targets.changes_objects:
             raise UsageError(f"nothing is tried with this target, which would be called some hundred times: {_CHANGES_OBJECTS}")
-        args, kwargs = self._targets.example or self._targets.arguments("try_setting", (), {})
-        target, options = self._targets.first(), self._backend_for(None).options
-        with torch.set_grad_enabled(any(graph.phase != "inference" for graph in self._recorder.records(r.Graph))):
-            _, trials = tune(target, options=options, budget_s=budget_s, settings=(line,))(*args, **kwargs)
-        return trials
+        args, kwargs = self._targets.arguments("tune", args, kwargs)
+        with_gradients = any(graph.phase != "inference" for graph in self._recorder.records(r.Graph))
+        with torch.set_grad_enabled(with_gradients):
+            budget = 60.0 if budget_s is None else budget_s
+            tuning = tune(self._targets.first(), options=self._backend_for(None).options, settings=settings, budget_s=budget)
+            return tuning(*args, **kwargs)
 
     def verify(
         self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, budget_s: float | None = None, **kwargs: Any
@@ -437,7 +411,7 @@ class Lens(CaptureView):
         without ONNX Runtime's profiler, in a second session of the same model that shares the frozen weights. Times are those of the
         unprofiled runs, divided as the profiler reports. Backward partitions are profiled only if the target itself calls backward. The
         optimised model is kept, see `fusions`. If a kernel takes long, the peak speed of the machine is measured too, once per process,
-        for the rule `slow_kernel`.
+        for `roofline`.
 
         Args:
             *args: Positional arguments of the target. Without any arguments, those of the last call, if their tensors still exist.

@@ -659,7 +659,7 @@ class ActionRow:
     cost_ns: int | None = optional("Time per call that a break costs, or that an operator takes in PyTorch.", unit="ns", brief=6)
     confidence: GainConfidence = column("How these are known: `measured`, `estimated`, or `unknown`.", brief=7)
     tried: bool = column(
-        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
+        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or timed it.",
         default=False,
     )
     settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())

@@ -119,12 +119,6 @@ def table_by_name(name: str) -> Table:
         raise UsageError(f"there is no table {name!r}.{near_hint(name, SHOWN_TABLES)} The tables are: {', '.join(SHOWN_TABLES)}") from err
 
 
-def frame_from_capture(capture: Capture, table_name: str) -> pd.DataFrame:
-    """Make a frame of one table, in the order of recording; columns and dtypes are those of the table, also when it is empty."""
-    table = table_by_name(table_name)
-    return frame_from_records(table, getattr(capture, table.name))
-
-
 def frame_from_records(table: Table, records: Sequence[Any]) -> pd.DataFrame:
     """Make a frame of records of one kind; columns and dtypes are those of the table, also when there are none."""
     pandas = _pandas()

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import clear_os_errors, with_clear_os_errors
 from ortlens._shell import in_notebook
@@ -19,7 +19,6 @@ from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.onnx_model import Fusion, fusions, is_onnx_model
 from ortlens.analysis.problems.advice import advised
-from ortlens.analysis.problems.stream import finding_records
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.errors import CheckFailed, OptionalDependencyError, UsageError
@@ -27,7 +26,6 @@ from ortlens.trace import store
 from ortlens.trace.records import Capture
 from ortlens.trace.schema import (
     SHOWN_TABLES,
-    frame_from_capture,
     frame_from_records,
     records_from_frame,
     table_by_name,
@@ -35,7 +33,7 @@ from ortlens.trace.schema import (
     text_frame,
 )
 from ortlens.units import counted, percent
-from ortlens.views.actions import action_rows, records_of
+from ortlens.views.actions import records_of
 from ortlens.views.comparison import Comparison
 from ortlens.views.exporting import exported
 from ortlens.views.flame_files import FlameGraph
@@ -59,6 +57,18 @@ if TYPE_CHECKING:
     from ortlens.views.wording import Hints
 
 
+class _Frame:
+    """A table of a capture as a frame, under the table's name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, view: CaptureView | None, owner: type) -> pd.DataFrame:
+        if view is None:
+            return self  # type: ignore[return-value]  # of the class, for help()
+        return frame_from_records(SHOWN_TABLES[self._name], records_of(view.captured(), self._name))
+
+
 @with_clear_os_errors
 class CaptureView(ABC):
     """Frames and views over a capture. Subclasses say where the capture comes from."""
@@ -74,95 +84,59 @@ class CaptureView(ABC):
             The capture; cheap, and never changed afterwards.
         """
 
-    @property
-    def graphs(self) -> pd.DataFrame:
-        """FX graphs that Dynamo handed to the backend, one row per graph and phase."""
-        return frame_from_capture(self.captured(), "graphs")
+    graphs = _Frame()
+    """FX graphs that Dynamo handed to the backend, one row per graph and phase."""
 
-    @property
-    def breaks(self) -> pd.DataFrame:
-        """Graph breaks, one row per distinct place."""
-        return frame_from_capture(self.captured(), "breaks")
+    breaks = _Frame()
+    """Graph breaks, one row per distinct place."""
 
-    @property
-    def recompiles(self) -> pd.DataFrame:
-        """Second compilations of the same code, with the guard that failed."""
-        return frame_from_capture(self.captured(), "recompiles")
+    recompiles = _Frame()
+    """Second compilations of the same code, with the guard that failed."""
 
-    @property
-    def frames(self) -> pd.DataFrame:
-        """Python functions that were compiled, given up or skipped, with the operators that they run outside of graphs."""
-        return frame_from_capture(self.captured(), "frames")
+    frames = _Frame()
+    """Python functions that were compiled, given up or skipped, with the operators that they run outside of graphs."""
 
-    @property
-    def call_lines(self) -> pd.DataFrame:
-        """Lines that run operators in a call, in all and outside of graphs."""
-        return frame_from_capture(self.captured(), "call_lines")
+    call_lines = _Frame()
+    """Lines that run operators in a call, in all and outside of graphs."""
 
-    @property
-    def graph_inputs(self) -> pd.DataFrame:
-        """Arguments, parameters and buffers that graphs take, with how the values of weights are distributed."""
-        return frame_from_capture(self.captured(), "graph_inputs")
+    graph_inputs = _Frame()
+    """Arguments, parameters and buffers that graphs take, with how the values of weights are distributed."""
 
-    @property
-    def nodes(self) -> pd.DataFrame:
-        """FX nodes after decomposition, with where they run and the user line that made them."""
-        return frame_from_capture(self.captured(), "nodes")
+    nodes = _Frame()
+    """FX nodes after decomposition, with where they run and the user line that made them."""
 
-    @property
-    def partitions(self) -> pd.DataFrame:
-        """Sets of nodes that became one ONNX model each."""
-        return frame_from_capture(self.captured(), "partitions")
+    partitions = _Frame()
+    """Sets of nodes that became one ONNX model each."""
 
-    @property
-    def fallbacks(self) -> pd.DataFrame:
-        """Nodes that stay in PyTorch, with the reason."""
-        return frame_from_capture(self.captured(), "fallbacks")
+    fallbacks = _Frame()
+    """Nodes that stay in PyTorch, with the reason."""
 
-    @property
-    def models(self) -> pd.DataFrame:
-        """ONNX models of the partitions."""
-        return frame_from_capture(self.captured(), "models")
+    models = _Frame()
+    """ONNX models of the partitions."""
 
-    @property
-    def sessions(self) -> pd.DataFrame:
-        """ONNX Runtime sessions with the statistics of their calls."""
-        return frame_from_capture(self.captured(), "sessions")
+    sessions = _Frame()
+    """ONNX Runtime sessions with the statistics of their calls."""
 
-    @property
-    def runs(self) -> pd.DataFrame:
-        """The latest calls one by one, split into bind, run and output."""
-        return frame_from_capture(self.captured(), "runs")
+    runs = _Frame()
+    """The latest calls one by one, split into bind, run and output."""
 
-    @property
-    def kernels(self) -> pd.DataFrame:
-        """Nodes that ONNX Runtime really executed, after its own fusions."""
-        return frame_from_capture(self.captured(), "kernels")
+    kernels = _Frame()
+    """Nodes that ONNX Runtime really executed, after its own fusions."""
 
-    @property
-    def numerics(self) -> pd.DataFrame:
-        """Values compared between ONNX Runtime and PyTorch."""
-        return frame_from_capture(self.captured(), "numerics")
+    numerics = _Frame()
+    """Values compared between ONNX Runtime and PyTorch."""
 
-    @property
-    def findings(self) -> pd.DataFrame:
-        """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
-        return frame_from_records(SHOWN_TABLES["findings"], finding_records(self.captured()))
+    findings = _Frame()
+    """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
 
-    @property
-    def actions(self) -> pd.DataFrame:
-        """What to do, one row per cause, the most useful first: breaks, operators in PyTorch, recompiles and findings."""
-        return frame_from_records(SHOWN_TABLES["actions"], action_rows(self.captured()))
+    actions = _Frame()
+    """What to do, one row per cause, the most useful first: breaks, operators in PyTorch, recompiles and findings."""
 
-    @property
-    def ledger(self) -> pd.DataFrame:
-        """Where the wall time of a call went."""
-        return frame_from_capture(self.captured(), "ledger")
+    ledger = _Frame()
+    """Where the wall time of a call went."""
 
-    @property
-    def steps(self) -> pd.DataFrame:
-        """What prefill, decode and the Python around the model take in a call of `generate`."""
-        return frame_from_capture(self.captured(), "steps")
+    steps = _Frame()
+    """What prefill, decode and the Python around the model take in a call of `generate`."""
 
     def brief(self, frame: str | pd.DataFrame) -> pd.DataFrame:
         """Show the columns of a frame that matter most, in units that people read, as `ortlens show` chooses them.
@@ -365,7 +339,7 @@ class CaptureView(ABC):
         """
         if table is not None:
             raise UsageError(f"show() opens the explorer: `lens.brief({table!r})` shows a table, `lens.show(tab={table!r})` opens a tab")
-        attempt = getattr(self, "try_setting", None)  # of a live lens
+        attempt = getattr(self, "tune", None)  # of a live lens
         return shown(self.captured(), self.hints, attempt, selected=selected, tab=tab, graph=graph)
 
     def netron(self, partition_id: str, *, optimized: bool = False) -> NetronView:
@@ -594,7 +568,7 @@ class StaticSummary:
 
 
 def shown(
-    capture: Capture, hints: Hints, attempt: Callable[[str], pd.DataFrame] | None = None, **beginning: str | None
+    capture: Capture, hints: Hints, attempt: Callable[..., Any] | None = None, **beginning: str | None
 ) -> Explorer | StaticSummary | None:
     """Open the explorer, or a static summary where widgets are missing; outside notebooks, print a line and return None."""
     marimo = sys.modules.get("marimo")  # which has no shell

@@ -129,15 +129,13 @@ class Explorer(anywidget.AnyWidget):
     _code = traitlets.Unicode().tag(sync=True)
     _data = traitlets.Unicode().tag(sync=True)
 
-    def __init__(
-        self, capture: Capture, hints: Hints = SAVED, attempt: Callable[[str], pd.DataFrame] | None = None, **beginning: str | None
-    ) -> None:
+    def __init__(self, capture: Capture, hints: Hints = SAVED, attempt: Callable[..., Any] | None = None, **beginning: str | None) -> None:
         """Show a capture.
 
         Args:
             capture: What to show; a snapshot, which later calls do not change.
             hints: Words for what to type where something was not recorded.
-            attempt: The method `try_setting` of a live lens, which is not kept alive; without it, no setting can be tried.
+            attempt: The method `tune` of a live lens, which is not kept alive; without it, no setting can be tried.
             **beginning: `selected`, `tab` and `graph`, as in `show`.
 
         Raises:
@@ -205,7 +203,7 @@ class Explorer(anywidget.AnyWidget):
             attempt = None if self._attempt is None else self._attempt()
             if attempt is None:
                 raise UsageError("The lens of this explorer is gone: run the cell again.")
-            return trial_words(next(attempt(asked["line"]).itertuples())).encode()
+            return trial_words(next(attempt(settings=(asked["line"],))[1].itertuples())).encode()
         raise UsageError(f"The explorer asks for {what!r}, which this version of ortlens does not have: run the cell again.")
 
     @cached_property

@@ -80,7 +80,7 @@ def with_findings(capture: Capture) -> Capture:
     """A capture with information about the first two lines of which ONNX Runtime runs a part."""
     lines = dict.fromkeys((node.file, node.line) for node in capture.nodes if node.file and node.partition_id)
     made = (
-        Finding(rule="faster_option", severity="info", title=f"line {line}", mitigation="Leave it.", file=file, line=line)
+        Finding(rule="launch_times", severity="info", title=f"line {line}", mitigation="Leave it.", file=file, line=line)
         for file, line in list(lines)[:2]
     )
     return replace(capture, findings=tuple(made))

@@ -277,16 +277,14 @@ def products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.bmm(x, y)
 
 
-def test_thousands_of_tiny_products_are_slow_against_the_roofline() -> None:
+def test_thousands_of_tiny_products_are_far_below_the_roof() -> None:
     x, y = torch.rand(40_000, 2, 2), torch.rand(40_000, 2, 2)
     lens = called(products, x, y, calls=3)
-    assert told(lens, "slow_kernel") == []  # not profiled yet
     with torch.no_grad():
         lens.profile(x, y)
-    (finding,) = told(lens, "slow_kernel")
-    assert (finding.file, finding.line) == (FILE, line_of(products, 1))
     (product,) = (row for row in roofs(lens.captured()) if row.flops)
     assert lens.roofline().kernel.tolist() == [row.kernel for row in roofs(lens.captured())]
+    assert (product.file, product.line) == (FILE, line_of(products, 1))
     assert product.flops == 2 * 40_000 * 2**3
     assert product.bound == "memory"
     assert product.reached < 0.25

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ANN401 - what is called takes anything
 
+import dataclasses
 import enum
 import functools
 import importlib
@@ -523,6 +524,31 @@ VALUES: list[tuple[Any, tuple[Call, ...], bool | None, tuple[str, ...]]] = [
     (*of_module(Dropping(), nn.Module.eval), None, ("True", "False")),
     (applied, calls((X, nn.ReLU()), (X, nn.Tanh())), None, ("<class 'ReLU'>", "<class 'Tanh'>")),
 ]
+
+
+@dataclasses.dataclass
+class Item:
+    """Its `__init__` is code that no file has, and is compiled by itself since the graph breaks in it."""
+
+    x: torch.Tensor
+    scale: float
+
+    def __post_init__(self) -> None:
+        torch._dynamo.graph_break()
+
+
+def test_of_code_that_was_made_from_a_text_the_line_of_its_caller_is_named() -> None:
+    def of_items(x: torch.Tensor, n: float) -> Any:
+        item = Item(x * 2, scale=n)
+        return item.x * item.scale
+
+    lens = Lens()
+    call = torch.compile(of_items, backend=lens)
+    for n in (1.5, 2.5):
+        call(X, n)
+    (made,) = (row for row in lens.captured().recompiles if row.function == "__init__")
+    assert (made.file, made.line) == (__file__, of_items.__code__.co_firstlineno + 1)
+    assert "<string>" not in f"{lens.summary()}{lens.frames.to_string()}"
 
 
 def test_values_that_came_are_read_from_the_frame() -> None:

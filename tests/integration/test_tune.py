@@ -132,14 +132,18 @@ def breaking(x: torch.Tensor) -> torch.Tensor:
 def test_a_setting_of_an_action_is_tried_and_undone() -> None:
     lens = ortlens.explain(breaking)(torch.rand(4))
     line = "torch._dynamo.config.capture_scalar_outputs = True"
-    row = next(lens.try_setting(line).itertuples())
+    row = next(lens.tune(settings=[line])[1].itertuples())
     assert (row.value, row.status, row.verified) == (line, "ok", True)
     assert torch._dynamo.config.capture_scalar_outputs is False
     (option,) = option_lines(freeze_weights=False)
-    assert next(lens.try_setting(option).itertuples()).way == "freeze_weights=False"
+    assert next(lens.tune(settings=[option])[1].itertuples()).way == "freeze_weights=False"
     for wrong in ("import os", "torch._dynamo.config.x.y.z()", "print(options=open)", "("):
         with pytest.raises(UsageError, match="sets no option"):
-            lens.try_setting(wrong)
+            lens.tune(settings=[wrong])
+    with pytest.raises(UsageError, match="nothing was compiled"):
+        ortlens.Lens().tune(torch.ones(1))
+    with pytest.raises(AttributeError, match="'str' object"):
+        lens.tune("no tensor")
 
 
 def test_wrong_arguments() -> None:

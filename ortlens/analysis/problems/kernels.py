@@ -1,11 +1,11 @@
-"""Rules about what ONNX Runtime really executed: providers, copies between them, kernels against the machine, element types."""
+"""Rules about what ONNX Runtime really executed: providers, copies between them, element types."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common, runs_per_call
+from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common
 from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.identity import nodes_of
 from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, profiled_sessions
@@ -13,25 +13,19 @@ from ortlens.analysis.ledger import time_base
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.catalogue import refusal_words, remedy
 from ortlens.analysis.problems.problem import Problem, rule
-from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
+from ortlens.analysis.roofline import CPU, PRODUCTS
 from ortlens.trace.records import Finding
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.analysis.roofline import Roof
     from ortlens.trace.records import Capture, Graph, Kernel, Node
 
 _STRAY_SHARE = 0.05
 _COPY_SHARE = 0.02
 _IDLE_SHARE = 0.25
 _IDLE_NS = 10_000
-_KERNEL_SHARE = 0.05
-_KERNEL_NS = 50_000
-_ACHIEVED = 0.25
-_ACHIEVED_BYTES = 0.1
-_REACHABLE = 0.5
 _WIDE_SHARE = 0.1
 _CASTS = re.compile("Cast")
 _INNER_CAST = "prims.convert_element_type.default"
@@ -149,66 +143,6 @@ _LAUNCHES_REMEDY = remedy(
 )
 _FEWER_REMEDY = remedy("Use larger batches, so that each kernel has more work; `sessions.cuda_graph` says why no CUDA graph is replayed.")
 _COPIES_REMEDY = remedy("Remove the copies between devices first; see `provider_copies`.")
-
-
-@rule(
-    name="slow_kernel",
-    looks_for="A kernel far below the machine's measured peaks for floating-point operations or memory bandwidth.",
-    fires="At 5 % of the session's kernel time and 50 µs per run, below 25 % of the peak; below 10 % for kernels without counted "
-    "operations, as information, since functions such as exp take time that bytes do not show. CPU and CUDA, after profile().",
-    hazard="The time goes into something other than computing: a bad layout, a shape the kernel is not made for, too little work.",
-)
-def slow_kernel(capture: Capture) -> Iterator[Problem]:
-    """Report kernels far from their roofline."""
-    often = runs_per_call(capture)
-    judged = {
-        (kernel.session_id, kernel.kernel)
-        for kernel in capture.kernels
-        if (kernel.share or 0) >= _KERNEL_SHARE and (kernel.mean_ns or 0) >= _KERNEL_NS
-    }
-    for roof in roofs(capture):
-        enough = _ACHIEVED if roof.flops else _ACHIEVED_BYTES
-        if (roof.session_id, roof.kernel) in judged and roof.reached < enough:
-            yield _slow(roof, often[roof.session_id])
-
-
-def _slow(roof: Roof, often: float) -> Problem:
-    gain = round(max(roof.mean_ns - roof.limit_ns / _REACHABLE, 0) * often)
-    if roof.bound == "compute":
-        peak = f"{roof.flops or 0:,} floating-point operations, peak {(roof.peak_flops_per_s or 0) / 1e9:.3g} GFLOP/s"
-    else:
-        peak = f"{size_from_bytes(roof.bytes or 0)}, peak {(roof.peak_bytes_per_s or 0) / 1e9:.3g} GB/s"
-    caveat = (
-        f". The gain is estimated as if {percent(_REACHABLE)} were reached"
-        if roof.flops
-        else "; its operations are not counted, so the possible gain is unknown"
-    )
-    return slow_kernel.problem(
-        roof,
-        subject=f"{roof.session_id}:{roof.kernel}",
-        severity="warning" if roof.flops else "info",
-        title=f"{roof.op_type} from {roof.node or 'an unknown node'} takes {time_from_ns(roof.mean_ns)} per run and reaches "
-        f"{percent(roof.reached)} of the machine's peak",
-        evidence=f"{peak}; at that peak it would take {time_from_ns(roof.limit_ns)}. Peaks were measured there with matrix products and "
-        + (
-            "with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run"
-            if roof.provider == CPU
-            else _ON_GPU
-        )
-        + caveat,
-        **_PRODUCT_REMEDY if roof.flops else _FUNCTION_REMEDY,
-        gain_ns=gain if roof.flops else None,
-    )
-
-
-_ON_GPU = "with copies by PyTorch; the time is the device's own"
-_PRODUCT_REMEDY = remedy(
-    "Look at its shapes and layout: single rows, odd strides and tiny inner dimensions are slow.",
-    "Use larger batches, or write the line with another operator.",
-)
-_FUNCTION_REMEDY = remedy(
-    "Try a cheaper function, a narrower data type, fewer elements, or an operator that ONNX Runtime fuses with its neighbours."
-)
 
 
 @rule(

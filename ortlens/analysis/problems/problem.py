@@ -95,7 +95,6 @@ class ProblemRule:
     fires: str  # from where on it reports, and why from there
     hazard: str  # why it matters
     check: Callable[[Capture], Iterator[Problem]]  # yields what it finds in a capture; pure
-    probed: str = ""  # what `lens.probe()` measures about it; empty when its gain is estimated or unknown
     kind: Kind = "rule"
 
     def problem(self, *at: Placed | None, severity: Severity = "warning", **known: Any) -> Problem:  # noqa: ANN401 - fields of a problem

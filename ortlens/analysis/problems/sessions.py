@@ -156,7 +156,6 @@ _UNBROKEN = f"Remove the graph break that gives each of these modules a frame of
     "`weights_changed` reports it.",
     hazard="ONNX Runtime can neither pack nor fold them: a BERT of four layers took 1.16 times as long on 64 tokens, a linear layer of "
     "2048 on 4 rows 1.6 times (measured on two cores).",
-    probed="Calls with the weights as constants against normal ones.",
 )
 def unfrozen_weights(capture: Capture) -> Iterator[Problem]:
     """Report inference partitions whose weights are inputs."""
@@ -218,7 +217,6 @@ def unpacked_weights(capture: Capture) -> Iterator[Problem]:
     looks_for="Sessions with more threads than the process has cores.",
     fires="When there are more threads than cores that the process may use: two threads on one core take turns.",
     hazard="A thread that waits for a core delays the whole operator, and a spinning thread takes the core from one with work.",
-    probed="Calls with one thread, and with as many as cores, against normal ones; `explain()` does so, too.",
 )
 def too_many_threads(capture: Capture) -> Iterator[Problem]:
     """Report sessions that ask for more threads than there are cores."""
@@ -232,28 +230,6 @@ def too_many_threads(capture: Capture) -> Iterator[Problem]:
             evidence=f"{_ids(crowded)}: {crowded[0].threads_reason or 'reason not recorded'}; the process may use {cores} cores",
             mitigation=f"{'Set' if is_onnx_model(capture) else f'torch.set_num_threads({cores}), or'} intra_op_num_threads={cores} in "
             "ort_session_options.",
-        )
-
-
-@rule(
-    name="spinning_threads",
-    looks_for="Sessions whose threads wait actively while PyTorch computes in the same call.",
-    fires="At the first such session with more than one thread in a graph that alternates with PyTorch; by default, sessions sleep there.",
-    hazard="A spinning thread takes a core from PyTorch's next operator: a matrix product right after a run took 16.0 ms alone and "
-    "19.6 to 23.6 ms with spinning (measured on two cores).",
-)
-def spinning_threads(capture: Capture) -> Iterator[Problem]:
-    """Report sessions that spin while PyTorch wants the cores."""
-    alternating = {graph.graph_id for graph in compiled_graphs(capture) if graph.fallback_count or (graph.partition_count or 0) > 1}
-    inside = {part.partition_id for part in capture.partitions if part.graph_id in alternating}
-    spinning = [s for s in capture.sessions if s.spinning and s.threads != 1 and s.partition_id in inside]
-    if spinning:
-        yield spinning_threads.problem(
-            subject=SESSIONS,
-            title=f"the threads of {counted(len(spinning), 'session')} spin while PyTorch computes between the runs",
-            evidence=f"{_ids(spinning)}: {spinning[0].threads_reason or 'reason not recorded'}; "
-            f"{counted(len(alternating), 'graph alternates', 'graphs alternate')} with PyTorch",
-            mitigation='Leave ort_session_options out, or add the entry "session.intra_op.allow_spinning" = "0" to it.',
         )
 
 

@@ -31,15 +31,11 @@ RULES: Mapping[str, ProblemRule] = {
 SPLITTING: tuple[Kind, ...] = ("break", "fallback", "nothing_runs", "recompile")
 """Kinds whose records have tables of their own: they are no rows of `lens.findings`."""
 
-PROBED = frozenset(rule.name for rule in RULES.values() if rule.probed)
-"""Rules whose change `lens.probe()` makes and times."""
-
 RECORDED: Mapping[str, str] = {
     "provider_fallback": "An execution provider that was asked for is not in use.",
     "provider_unavailable": "A provider that the options name is not installed.",
     "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
-    "A warning where binding takes 50 µs and 10 % of a call. Probed: calls with contiguous arguments against normal ones.",
-    "faster_option": "From `lens.probe()` only: an option, or another way of calling, with which calls are faster.",
+    "A warning where binding takes 50 µs and 10 % of a call.",
     "launch_times": "The kernels of a session on a GPU have the times of their launches: torch's profiler did not show the device's.",
     "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three in a row, the partition, or the sizes of these calls, "
     "stay in PyTorch.",
@@ -76,7 +72,7 @@ RECORDED: Mapping[str, str] = {
     "lens_failed": "The lens itself failed; parts of the capture are missing.",
     "rule_failed": "A rule failed; the other findings hold.",
 }
-"""Findings that are recorded while the model is compiled, runs, or is probed, by name."""
+"""Findings that are recorded while the model is compiled, runs, or is measured, by name."""
 
 _SEVERITIES = ("error", "warning", "info")
 
@@ -101,7 +97,7 @@ class Tier(IntEnum):
 def findings_of(capture: Capture) -> tuple[Problem, ...]:
     """Collect the rows of `lens.findings`, errors first, then the most expensive: what was recorded, and what the rules find in it.
 
-    A recorded finding replaces that of a rule of the same name and subject: a probe knows more than an estimate. A measured one replaces
+    A recorded finding replaces that of a rule of the same name and subject, which is an estimate. A measured one replaces
     all earlier ones about the same subject. A saved capture holds the recorded findings; rules are evaluated on access.
     """
     recorded = movement.with_cost_of_copies([_of_record(finding) for finding in _latest(capture.findings)], capture)
@@ -159,7 +155,7 @@ def _completed(item: Problem, sources: Mapping[tuple[str | None, int | None], st
         item,
         source=source.strip() if source else None,
         patch=line_after(source or "", item.advice) if item.kind in ("break", "finding") else None,
-        tried=(item.advice is not None and item.advice.is_tried) or (item.measured and item.rule in PROBED),
+        tried=(item.advice is not None and item.advice.is_tried) or (item.measured and item.rule == sessions.too_many_threads.name),
     )
 
 
@@ -223,7 +219,6 @@ _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
     "device_idle": _INSIDE,
     "large_outputs": _INSIDE,
     "layout_copy": frozenset({"bind"}),
-    "slow_kernel": _INSIDE,
     "unfrozen_weights": _SESSION,
 }
 """The part of a call that a rule is about; of others the whole call, as of guards, which evict from the caches what the rest needs."""

@@ -1,4 +1,4 @@
-"""Findings about changes that were measured: fewer threads and calls without guards beside the compiled code, and what `tune` tried.
+"""Findings about changes that were measured: fewer threads and calls without guards beside the compiled code.
 
 Whole calls are timed in turns, as they are and with the change. The compiled code stays as it is: another session replaces the one in
 use for a timed call only, computes the results of that call, and is not counted. `observe` notes what one call runs: the graphs that it
@@ -17,9 +17,9 @@ import torch
 from ortlens import _torch
 from ortlens._process import usable_cores
 from ortlens.analysis.problems.calls import UNGUARDED_STEPS
-from ortlens.analysis.problems.catalogue import option_lines, remedy
+from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.sessions import SESSIONS
-from ortlens.analysis.problems.stream import RULES, findings_of
+from ortlens.analysis.problems.stream import RULES
 from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, waiting_for
 from ortlens.backend.observed import ObservedGraph, ObservedPartition, in_all, uncounted_eager
 from ortlens.trace import records as r
@@ -29,8 +29,7 @@ from ortlens.units import counted, time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ortlens.analysis.speed import AbTiming, SpeedVerdict
-    from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.observed import PartitionRun
     from ortlens.trace.recorder import Recorder
 
@@ -95,8 +94,8 @@ def try_without_guards(
             with _torch.checking(trees):
                 return plain()
 
-        made = _found(entered.change(), compare_briefly(plain, unguarded, budget_ns), None)
-        if made.gain_ns if entered.generates else made.severity == "warning":
+        made = finding_of(entered.change(), compare_briefly(plain, unguarded, budget_ns), None)
+        if made is not None and (entered.generates or made.severity == "warning"):
             recorder.add(made)
 
 
@@ -122,8 +121,8 @@ def try_fewer_threads(
             what=f"giving each session {counted(cores, 'thread')}",
             remedy=remedy(f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options."),
         )
-        made = _found(fewer, compare(_intercepted(once, seen, {}), _intercepted(once, seen, others), budget_ns), known)
-        if made.gain_ns:
+        made = finding_of(fewer, compare(_intercepted(once, seen, {}), _intercepted(once, seen, others), budget_ns), known)
+        if made is not None:
             recorder.add(made)
 
 
@@ -140,67 +139,26 @@ def _intercepted(
     return intercepted
 
 
-_TRIED: Mapping[str, tuple[str, str]] = {
-    "unfrozen_weights": ("freeze_weights", "auto"),
-    "too_many_threads": ("ort_session_options", "intra_op_num_threads"),
-    "layout_copy": ("call", "contiguous inputs"),
-}
-"""Rule -> the option of the trials of `tune` that make its change, and what their value has."""
-
-
-def note_trials(recorder: Recorder, capture: r.Capture, trials: Sequence[Any], chosen: OrtBackendOptions) -> None:
-    """Record what `tune` measured: in place of the estimates of rules and, for what else is faster, as `faster_option`.
-
-    `trials` have the fields of `ortlens.studies.tune.Trial`; `chosen` are the options that it returns.
-    """
-    timed = [each for each in trials if each.verdict in ("faster", "slower", "same") and each.verified]
-    told: list[Any] = []
-    for known in (item.record() for item in findings_of(capture)):
-        option, value = _TRIED.get(known.rule, ("", ""))
-        if fitting := [each for each in timed if each.option == option and value in each.value]:
-            best = min(fitting, key=lambda each: each.ratio)
-            told += fitting
-            makes = r.same(known, "mitigation", "todo", "settings")
-            recorder.add(_found_in(TimedChange(rule=known.rule, subject=known.subject or "", what=best.way, remedy=makes), best, known))
-    for each in timed:
-        if each not in told and each.verdict == "faster" and (each.chosen or each.option == "call") and each.option != "all":
-            makes = remedy(each.note or f"Set {each.option} to {each.value}.")
-            if isinstance(found := getattr(chosen, each.option, None), bool | int | str | tuple):
-                makes["settings"] = option_lines(**{each.option: found})
-            recorder.add(_found_in(TimedChange(rule="faster_option", subject=each.way, what=each.way, remedy=makes), each, None))
-
-
-def _found_in(change: TimedChange, trial: Any, known: r.Finding | None) -> r.Finding:
-    times = round(trial.call_ns / trial.ratio), int(trial.call_ns)
-    return finding_of(change, trial.verdict, times, trial.rounds, known)
-
-
-def _found(change: TimedChange, compared: AbTiming, known: r.Finding | None) -> r.Finding:
-    """Make the finding of a comparison in which few rounds suffice."""
-    verdict: SpeedVerdict = "faster" if compared.is_faster else "slower" if compared.is_slower else "same"
-    return finding_of(change, verdict, (compared.base_ns, compared.other_ns), compared.rounds, known)
-
-
-def finding_of(change: TimedChange, verdict: SpeedVerdict, times: tuple[int, int], rounds: int, known: r.Finding | None) -> r.Finding:
-    """Make the measured finding of a change in place of the estimate of a rule, `known`; without a gain it is information.
-
-    `times` are the ns of a call as it is, and with the change.
-    """
-    before, after = times
-    times_of = f"{time_from_ns(before)} as it is, {time_from_ns(after)} with {change.what}"
-    evidence = f"measured: {times_of} (medians of {counted(rounds, 'round')} in turns)"
-    hazard = RULES[change.rule].hazard if change.rule in RULES else "Calls take longer than they need to."
-    base = known or r.Finding(rule=change.rule, subject=change.subject, severity="warning", title="", hazard=hazard)
-    evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
-    if verdict != "faster":
-        said = "is slower" if verdict == "slower" else "shows no difference beyond the noise"
-        title = f"{change.what} {said}: {time_from_ns(after)} against {time_from_ns(before)}"
-        return replace(base, severity="info", title=title, evidence=evidence, **remedy("Leave it as it is."), gain_ns=0, measured=True)
-    gain = before - after
-    if known is None and (gain < change.worth_ns or gain < change.worth_share * before):
-        base = replace(base, severity="info")
-    title = known.title if known is not None else f"{change.what} makes calls faster"
-    return replace(base, title=title, evidence=evidence, **change.remedy, gain_ns=gain, measured=True)
+def finding_of(change: TimedChange, compared: AbTiming, known: r.Finding | None) -> r.Finding | None:
+    """Make the finding of a change that makes calls faster, in place of the estimate of a rule, `known`; None of one that does not."""
+    if not compared.is_faster:
+        return None
+    before, gain = compared.base_ns, compared.base_ns - compared.other_ns
+    times = f"{time_from_ns(before)} as it is, {time_from_ns(compared.other_ns)} with {change.what}"
+    evidence = f"measured: {times} (medians of {counted(compared.rounds, 'round')} in turns)"
+    if known is not None:
+        return replace(known, evidence=f"{known.evidence}; {evidence}", **change.remedy, gain_ns=gain, measured=True)
+    return r.Finding(
+        rule=change.rule,
+        subject=change.subject,
+        severity="info" if gain < change.worth_ns or gain < change.worth_share * before else "warning",
+        title=f"{change.what} makes calls faster",
+        evidence=evidence,
+        hazard=RULES[change.rule].hazard if change.rule in RULES else "Calls take longer than they need to.",
+        **change.remedy,
+        gain_ns=gain,
+        measured=True,
+    )
 
 
 Subject = TypeVar("Subject", ObservedGraph, ObservedPartition)

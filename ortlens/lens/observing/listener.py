@@ -200,11 +200,13 @@ class DynamoWatch:
         if code is None or not is_model_code(_head(code)):
             return
         found = next(self._breaks_of(compile_id), None) if text else None
+        place: dict[str, Any] = (
+            {} if code.co_filename == _GENERATED else {"file": display_name(code.co_filename), "line": code.co_firstlineno}
+        )
         self.recorder.add(
             r.PythonFrame(
-                frame=function_part(code.co_qualname),
-                file=display_name(code.co_filename),
-                line=code.co_firstlineno,
+                **place,
+                frame=function_part(code.co_qualname).removeprefix("__create_fn__.<locals>."),
                 status="compiled" if metrics.get("has_guarded_code") else "failed" if text else "skipped",
                 reason=None if found is None and not text else shortened(found.reason if found is not None else text.partition("\n")[0]),
                 cause=cause_of_failure(text) if text else None,
@@ -375,12 +377,15 @@ def _event_of(metadata: dict[str, Any]) -> str | None:
 _LISTENER = _TraceListener()
 
 
+_GENERATED = "<string>"  # file of code that was made from a text, as `__init__` of a dataclass is
+
+
 def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
     """Return name, file and first line of the compiled code; for the decorator of a library, those of the function in it."""
     name, file, line = str(metrics.get("co_name") or ""), str(metrics.get("co_filename") or ""), metrics.get("co_firstlineno")
     if is_wrapper(StackFrame(file, line or 0, plain_function(name))) and (code := _torch.code_wrapped_by_compiled()) is not None:
         return code.co_name, code.co_filename, code.co_firstlineno
-    return name, file, line
+    return (name, "", None) if file == _GENERATED else (name, file, line)
 
 
 def _code_of_the_model() -> CodeType | None:

@@ -54,7 +54,7 @@ def training() -> Lens:
 
 
 def split() -> Lens:
-    """Two functions of one lens, of which one is split by an operator; measured, profiled and probed."""
+    """Two functions of one lens, of which one is split by an operator; measured and profiled."""
     torch.manual_seed(0)
 
     def splits(x: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,6 @@ def split() -> Lens:
         for _ in range(5):
             scaled(x)
         lens.profile(x)
-        lens.probe(x)
     return lens
 
 

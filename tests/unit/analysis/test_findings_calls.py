@@ -287,7 +287,7 @@ def test_freezing_saves_the_checks_of_weights_too() -> None:
 
 def test_information_without_a_gain_or_with_a_small_one_does_not_stand_out() -> None:
     capture = slow_call(0, run=100 * MICRO, residual=0)
-    said = Finding(rule="faster_option", severity="info", title="threads", evidence="", hazard="", mitigation="Set.", gain_ns=None)
+    said = Finding(rule="launch_times", severity="info", title="threads", evidence="", hazard="", mitigation="Set.", gain_ns=None)
     for gain, count in ((None, 0), (9 * MICRO, 0), (10 * MICRO, 1)):
         held = replace(capture, findings=(replace(said, gain_ns=gain),))
         assert len(problems_of(held)[:3]) == count

@@ -71,7 +71,7 @@ def test_a_rule_that_raises_becomes_a_finding(monkeypatch: pytest.MonkeyPatch) -
         nothing: dict[str, list[Problem]] = {}
         yield from nothing[capture.name]
 
-    planted = ProblemRule(name="planted", looks_for="", fires="", hazard="", probed="", kind="rule", check=broken)
+    planted = ProblemRule(name="planted", looks_for="", fires="", hazard="", kind="rule", check=broken)
     monkeypatch.setattr(stream, "RULES", {"planted": planted, **RULES})
     told = findings_of(replace(CROWDED, name="thing"))
     assert [finding.rule for finding in told] == ["rule_failed", "too_many_threads"]
@@ -124,9 +124,9 @@ CALLED = _called(guards=60_000, bind=20_000, run=190_000, output=10_000, residua
     [
         ("heavy_guards", "guards", 292_000),
         ("costly_entry", "g0", 80_000),
-        ("slow_kernel", "s0:k", 190_000),
+        ("float64_nodes", "s0:k", 190_000),
         ("layout_copy", "p0:x", 20_000),
-        ("spinning_threads", "sessions", 292_000),
+        ("too_many_threads", "sessions", 292_000),
         ("slower_than_torch", "p0", 292_000),
     ],
 )
@@ -155,8 +155,12 @@ def test_guards_of_a_container_come_before_those_of_all() -> None:
 
 
 def test_gains_together_are_never_more_than_a_call_takes() -> None:
-    found = (_gain("heavy_guards", "guards", 90_000), _gain("slow_kernel", "s0:k", 140_000), _gain("spinning_threads", "sessions", 250_000))
-    capture = replace(_called(guards=60_000, run=220_000, residual=12_000), findings=(*found, _gain("slow_kernel", "s0:l", 30_000)))
+    found = (
+        _gain("heavy_guards", "guards", 90_000),
+        _gain("float64_nodes", "s0:k", 140_000),
+        _gain("too_many_threads", "sessions", 250_000),
+    )
+    capture = replace(_called(guards=60_000, run=220_000, residual=12_000), findings=(*found, _gain("float64_nodes", "s0:l", 30_000)))
     gains = {finding.subject: (finding.gain_ns, finding.at_most) for finding in findings_of(capture)}
     assert gains == {"sessions": (250_000, False), "s0:k": (42_000, True), "guards": (0, True), "s0:l": (0, True)}
     told = {look.title: gain_text(look) for look in problems_of(capture)}
@@ -169,12 +173,12 @@ def test_a_gain_is_limited_by_what_was_measured() -> None:
         return [row.gain_ns for row in findings_of(replace(capture, findings=findings)) if row.rule == findings[0].rule]
 
     logged = _called(run=100_000, bind=1_000)  # without a measured call, only the parts inside the graphs are limits
-    kernel = _gain("slow_kernel", "s0:k", 406_000)
-    assert gains(logged, _gain("spinning_threads", "sessions", 406_000)) == [406_000]
+    kernel = _gain("float64_nodes", "s0:k", 406_000)
+    assert gains(logged, _gain("too_many_threads", "sessions", 406_000)) == [406_000]
     assert gains(logged, kernel) == [100_000]
     assert gains(replace(logged, ledger=()), kernel) == [406_000]
     forward = _called(run=100_000, residual=1_000)
     backward = graph("g1", phase="backward", compile_id="0/0")  # which has a time of its own
     sessions = (*forward.sessions, session(1, calls=100, total_ns=20_000_000))
     trained = replace(forward, graphs=(*forward.graphs, backward), partitions=(partition(), partition(1, "g1")), sessions=sessions)
-    assert gains(trained, _gain("slow_kernel", "s1:k", 406_000)) == [200_000]
+    assert gains(trained, _gain("float64_nodes", "s1:k", 406_000)) == [200_000]

@@ -8,7 +8,6 @@ import pytest
 from ortlens.analysis.costs import least_run_ns
 from ortlens.analysis.problems.stream import RULES, SPLITTING, findings_of
 from ortlens.trace.records import (
-    OUTSIDE,
     Break,
     Capture,
     FallbackCause,
@@ -16,7 +15,6 @@ from ortlens.trace.records import (
     Finding,
     GraphUse,
     Kernel,
-    MachinePeak,
     Model,
     Node,
     Phase,
@@ -77,10 +75,6 @@ def looked_up(tables: int, held: int, size: int) -> Capture:
     return clean(partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held, table_bytes=tables),))
 
 
-def alternating(*, spinning: bool, threads: int = 2, fallbacks: int = 1) -> Capture:
-    return clean(graphs=(graph(fallback_count=fallbacks),), sessions=(session(spinning=spinning, threads=threads),))
-
-
 def cold(convert_ns: int, *, cached: bool = False, dynamo_ns: int = SECOND) -> Capture:
     timed = graph(dynamo_ns=dynamo_ns, convert_ns=convert_ns, compile_ns=dynamo_ns + convert_ns)
     return clean(graphs=(timed,), models=(Model(model_id="m0", partition_id="p0", node_count=9, cached=cached),))
@@ -105,33 +99,11 @@ def kernel(op_type: str, share: float, provider: str = "CPUExecutionProvider", m
     return hand_made.kernel(op_type, **timed, file=FILE, line=3, **changes)
 
 
-PEAKS = {"peak_flops_float32_threads_2": "1e12", "peak_bytes_threads_2": "1e10"}
-
-
-def roofline(one: Kernel, **environment: str) -> Capture:
-    return kernels(one, provider="CPUExecutionProvider", **{**PEAKS, **environment})
-
-
 def idling(busy: int, idle: int, *rows: Kernel, cuda_graph: GraphUse | None = None) -> Capture:
     """A session on a GPU that was profiled."""
     times = {"device_busy_ns": busy, "device_idle_ns": idle, "launch_ns": idle, "launches": 40, "cuda_graph": cuda_graph}
     one = replace(session(providers=("CUDAExecutionProvider", "CPUExecutionProvider")), **times)  # type: ignore[arg-type]  # fields differ
     return replace(kernels(kernel("Gemm", 0.9, "CUDAExecutionProvider"), *rows), sessions=(one,))
-
-
-def on_gpu(one: Kernel, **changes: object) -> Capture:
-    peaks = {"peak_flops_float32_threads_2": "1e9"}
-    made = kernels(replace(one, provider="CUDAExecutionProvider", **changes), **peaks)  # type: ignore[arg-type]  # fields differ
-    known = tuple(MachinePeak(dtype=dtype, threads=0, per_s=rate, provider="CUDAExecutionProvider") for dtype, rate in _GPU.items())
-    return replace(made, figures=replace(made.figures, peaks=(*made.figures.peaks, *known)))
-
-
-_GPU = {"float32": 1e12, None: 1e10}
-
-
-def product(mean_ns: int, *, share: float = 0.05, peak: str = "1e12") -> Capture:
-    one = kernel("MatMul", share, mean_ns=mean_ns, nodes=("mm",), node="mm")
-    return roofline(one, peak_flops_float32_threads_2=peak)
 
 
 def wide(flops: int, *, dtype: str = "float64") -> Capture:
@@ -238,10 +210,6 @@ def slow_start() -> Capture:
     return replace(cold(SECOND), ledger=ledger(run=1_500_000, residual=500_000))
 
 
-SLOW = kernel("MatMul", 0.5, mean_ns=100 * MILLI, nodes=("mm",), node="mm")
-HALF = kernel("MatMul", 0.4, mean_ns=5 * MILLI, nodes=("mm",), node="mm")
-
-
 def case(
     rule: str, fires: Capture, *silent: Capture, severity: str = "warning", gain_ns: int | None = None
 ) -> tuple[str, Capture, tuple[Capture, ...], str, int | None]:
@@ -301,13 +269,6 @@ CASES = (
     case("too_many_threads", clean(sessions=(session(threads=3),)), clean(), clean(sessions=(session(threads=64),), **head({}))),
     case("too_many_threads", clean(sessions=(session(threads=64),), **head({"cpu_count": "8"}))),
     case(
-        "spinning_threads",
-        alternating(spinning=True),
-        alternating(spinning=False),
-        alternating(spinning=True, threads=1),
-        alternating(spinning=True, fallbacks=0),
-    ),
-    case(
         "cold_start",
         cold(SECOND, dynamo_ns=3 * SECOND),
         cold(SECOND, dynamo_ns=3 * SECOND + 1),
@@ -345,17 +306,6 @@ CASES = (
         gain_ns=100 * MICRO,
     ),
     case("device_idle", idling(MILLI, MILLI, kernel("MemcpyToHost", 0.1)), severity="info", gain_ns=MILLI),
-    case("slow_kernel", on_gpu(SLOW), on_gpu(SLOW, op_type=OUTSIDE, nodes=()), on_gpu(SLOW, mean_ns=2 * MILLI), gain_ns=96 * MILLI),
-    # 2 GFLOP at 1 TFLOP/s take 2 ms: 8 ms is exactly a quarter of the peak, half of it would be 4 ms.
-    case("slow_kernel", product(8 * MILLI + 1), product(8 * MILLI), product(100 * MILLI, share=0.049), gain_ns=4 * MILLI + 1),
-    case("slow_kernel", product(50_000, peak="1e18"), product(49_999, share=0.5, peak="1e18"), gain_ns=49_996),
-    # 1 MB at 10 GB/s takes 100 µs, and 10 % of the peak is asked of what has no counted operations.
-    case(
-        "slow_kernel",
-        roofline(kernel("Gelu", 0.05, mean_ns=MILLI + 1, node="gelu", bytes=1_000_000)),
-        roofline(kernel("Gelu", 0.05, mean_ns=MILLI, node="gelu", bytes=1_000_000)),
-        severity="info",
-    ),
     case(
         "float64_nodes",
         wide(10),
@@ -373,17 +323,6 @@ CASES = (
         "float64_nodes",
         clean(nodes=(node("a", bytes=90), node("b", dtype="float64", bytes=10))),
         clean(nodes=(node("a", bytes=91), node("b", dtype="float64", bytes=9))),
-    ),
-    # By the measured peaks of its own threads alone; kernels that share a node share its operations.
-    case(
-        "slow_kernel",
-        roofline(SLOW),
-        kernels(SLOW, provider="CPUExecutionProvider"),
-        kernels(SLOW, provider="CPUExecutionProvider", peak_flops_float32_threads_4="1e12"),
-        roofline(SLOW, peak_flops_float32_threads_2="nonsense"),
-        roofline(replace(SLOW, provider="CUDAExecutionProvider")),
-        roofline(HALF),
-        gain_ns=96 * MILLI,
     ),
     # Gains are those of the kernels: half of theirs, 588 µs of the shortest run, entered twice; casts go as a whole, products stay.
     case("float64_nodes", casts("MatMul", entries=2.0, runs=runs()), gain_ns=294_000),
@@ -435,10 +374,8 @@ PROGRAMS = {
     "copying_kernels": "a transposed layout",
     "large_outputs": "a huge output",
     "session_churn": "integration/test_findings.py::test_a_session_per_size_is_told",
-    "slow_kernel": "integration/test_findings.py::test_thousands_of_tiny_products_are_slow_against_the_roofline",
     "unpacked_weights": "integration/test_packed_weights.py::test_integers_that_became_floats_are_a_finding",
     "too_many_threads": "integration/test_probes.py::test_threads_of_the_users_options_are_findings_and_fewer_are_measured",
-    "spinning_threads": "integration/test_probes.py::test_threads_of_the_users_options_are_findings_and_fewer_are_measured",
     "cold_start": "integration/test_probes.py::test_a_start_that_a_cache_would_shorten_is_named",
     "kernels_on_cpu": "integration/test_onnx_files.py::test_what_runs_beside_the_preferred_provider_is_placed_with_a_reason",
     "float16_nodes": "unit/lens/onnx_model/test_explain_model.py::test_no_advice_on_a_model_names_what_is_refused_there",
@@ -468,10 +405,6 @@ def test_no_rule_fails_on_what_another_looks_for() -> None:
 def test_findings_name_their_line(rule: str, capture: Capture, subject: str, line: int) -> None:
     (finding,) = found(capture, rule)
     assert (finding.file, finding.line, finding.subject) == (FILE, line, subject)
-
-
-def test_kernels_that_share_a_node_are_slow_both() -> None:
-    assert len(found(replace(roofline(HALF), kernels=(HALF, replace(HALF, op_type="FusedMatMul"))), "slow_kernel")) == 2
 
 
 def test_sizes_that_vary_have_no_shortest_run() -> None:
@@ -536,7 +469,8 @@ def test_an_idle_device_leads_to_the_option_unless_the_session_says_why_not() ->
 
 def test_the_time_of_kernels_on_a_device_is_its_own() -> None:
     nodes = (node("mm", dtype="float64", flops=10, file=FILE, line=3),)
-    capture = replace(on_gpu(kernel("MatMul", 1.0, mean_ns=5 * MILLI, calls=100, node="mm", nodes=("mm",))), nodes=nodes)
+    on_gpu = kernel("MatMul", 1.0, "CUDAExecutionProvider", mean_ns=5 * MILLI, calls=100, node="mm", nodes=("mm",))
+    capture = replace(kernels(on_gpu), nodes=nodes)
     (of_host,) = found(capture, "float64_nodes")
     (of_device,) = found(replace(capture, sessions=(replace(capture.sessions[0], device_busy_ns=5 * MILLI),)), "float64_nodes")
     assert (of_host.gain_ns, of_device.gain_ns) == (490 * MICRO, 2_500 * MICRO), "runs on the host return before the device is done"

@@ -7,7 +7,7 @@ import pytest
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace import schema
-from ortlens.trace.schema import TABLES, frame_from_capture, table_by_name
+from ortlens.trace.schema import TABLES, frame_from_records, table_by_name
 from tests.counting import calls_within
 from tests.unit.trace.strategies import small_capture
 
@@ -35,6 +35,10 @@ PROMISED = {
     "steps": "role calls tokens ns uncompiled_ns graph_ids",
 }
 COLUMNS = {f"{table.name}.{column.name}": column for table in TABLES.values() for column in table.columns}
+
+
+def frame_of(capture: r.Capture, name: str) -> pd.DataFrame:
+    return frame_from_records(table_by_name(name), getattr(capture, name))
 
 
 def test_tables_are_the_promised_ones_in_order() -> None:
@@ -89,7 +93,7 @@ NODE = r.Node(graph_id="g0", node="add", target="aten.add.Tensor", supported=Tru
 @pytest.mark.parametrize("capture", [r.Capture(), small_capture()], ids=["empty", "filled"])
 def test_columns_and_dtypes_are_exact(capture: r.Capture) -> None:
     for name, table in TABLES.items():
-        frame = frame_from_capture(capture, name)
+        frame = frame_of(capture, name)
         assert list(frame.columns) == [column.name for column in table.columns]
         assert [dtype == column.dtype for dtype, column in zip(frame.dtypes, table.columns, strict=True)] == [True] * frame.shape[1]
         assert len(frame) == len(getattr(capture, name))
@@ -102,7 +106,7 @@ def test_values_are_those_of_the_records() -> None:
         ),
         NODE,
     )
-    frame = frame_from_capture(r.Capture(nodes=nodes), "nodes")
+    frame = frame_of(r.Capture(nodes=nodes), "nodes")
     assert frame["node"].tolist() == ["é", "add"]
     assert frame["line"].iloc[0] == 2**53 + 1  # a float would have rounded it
     assert frame["line"].isna().tolist() == [False, True]
@@ -110,15 +114,15 @@ def test_values_are_those_of_the_records() -> None:
     assert frame["onnx_nodes"].tolist() == [("a",), ()]
     assert frame["reason_code"].isna().tolist() == [False, True]
     alike = tuple(replace(NODE, shape=(size, 2)) for size in range(3))
-    assert frame_from_capture(r.Capture(nodes=alike), "nodes")["shape"].tolist() == [(0, 2), (1, 2), (2, 2)]
+    assert frame_of(r.Capture(nodes=alike), "nodes")["shape"].tolist() == [(0, 2), (1, 2), (2, 2)]
     numerics = tuple(r.Numeric(partition_id="p0", node="n", ok=ok) for ok in (True, False, None))
-    ok = frame_from_capture(r.Capture(numerics=numerics), "numerics")["ok"]
+    ok = frame_of(r.Capture(numerics=numerics), "numerics")["ok"]
     assert (ok.isna().tolist(), ok.sum()) == ([False, False, True], 1)
 
 
 def test_lone_surrogates_are_spelled_out() -> None:
     rows = (r.Node(graph_id="g0", node="n", target="t", supported=True, file="caf\udce9é.py", shape=(1, "s\ud800")),)
-    frame = frame_from_capture(r.Capture(nodes=rows), "nodes")
+    frame = frame_of(r.Capture(nodes=rows), "nodes")
     assert frame["file"].tolist() == ["caf\\udce9é.py"]
     assert frame["shape"].tolist() == [(1, "s\\ud800")]
 
@@ -130,8 +134,8 @@ def test_the_work_grows_with_the_rows_and_no_faster() -> None:
             for i in range(count)
         )
         capture = r.Capture(nodes=rows)
-        frame_from_capture(capture, "nodes")  # what is made once per process is not counted
-        return len(calls_within(frame_from_capture, capture, "nodes"))
+        frame_of(capture, "nodes")  # what is made once per process is not counted
+        return len(calls_within(frame_of, capture, "nodes"))
 
     few, more, many = calls(300), calls(600), calls(900)
     assert many - more == pytest.approx(more - few, rel=0.003)
@@ -141,21 +145,21 @@ def test_the_work_grows_with_the_rows_and_no_faster() -> None:
 def test_integers_beyond_64_bits_and_unknown_tables_are_refused() -> None:
     rows = (r.Node(graph_id="g0", node="n", target="t", supported=True, flops=2**63),)
     with pytest.raises(CaptureError, match="column flops: a value does not fit Int64"):
-        frame_from_capture(r.Capture(nodes=rows), "nodes")
+        frame_of(r.Capture(nodes=rows), "nodes")
     with pytest.raises(UsageError, match="there is no table 'edges'"):
-        frame_from_capture(r.Capture(), "edges")
+        frame_of(r.Capture(), "edges")
     with pytest.raises(CaptureError, match="column ns: a value does not fit int64"):
-        frame_from_capture(r.Capture(ledger=(r.LedgerPart(graph_id="g0", part="run", ns=2**63, share=0.0),)), "ledger")
+        frame_of(r.Capture(ledger=(r.LedgerPart(graph_id="g0", part="run", ns=2**63, share=0.0),)), "ledger")
 
 
 def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(OptionalDependencyError, match="pip install pandas"):
-        frame_from_capture(r.Capture(), "nodes")
+        frame_of(r.Capture(), "nodes")
 
 
 def test_frames_of_one_capture_are_independent() -> None:
     capture = r.Capture(nodes=(NODE,))
-    frame = frame_from_capture(capture, "nodes")
+    frame = frame_of(capture, "nodes")
     frame.loc[0, "node"] = "changed"
-    pd.testing.assert_frame_equal(frame_from_capture(capture, "nodes"), frame_from_capture(r.Capture(nodes=(NODE,)), "nodes"))
+    pd.testing.assert_frame_equal(frame_of(capture, "nodes"), frame_of(r.Capture(nodes=(NODE,)), "nodes"))

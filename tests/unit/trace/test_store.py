@@ -15,7 +15,7 @@ from ortlens import _versions
 from ortlens.errors import CaptureError
 from ortlens.trace import journal, store
 from ortlens.trace import records as r
-from ortlens.trace.schema import TABLES, frame_from_capture
+from ortlens.trace.schema import TABLES, frame_from_records
 from tests.unit.trace.strategies import captures, entries_in, journal_of, small_capture
 
 
@@ -29,7 +29,7 @@ def test_any_capture_survives_and_becomes_frames_that_print_and_export(tmp_path:
     assert again.environment == capture.environment
     assert again.attachments == capture.attachments
     for name in TABLES:
-        frame = frame_from_capture(again, name)
+        frame = frame_from_records(TABLES[name], getattr(again, name))
         assert len(frame) == len(getattr(capture, name))
         frame.to_csv().encode("utf-8")
         repr(frame).encode("utf-8")

@@ -67,8 +67,8 @@ def test_what_was_tried_says_so_in_the_frame_and_in_the_sentence() -> None:
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_what_a_probe_measured_was_tried(*, measured: bool) -> None:
-    finding = Finding(rule="unfrozen_weights", severity="warning", title="t", gain_ns=9, measured=measured)
+def test_threads_that_were_timed_were_tried(*, measured: bool) -> None:
+    finding = Finding(rule="too_many_threads", severity="warning", title="t", gain_ns=9, measured=measured)
     assert list(SavedCapture(Capture(findings=(finding,))).actions["tried"]) == [measured]
 
 

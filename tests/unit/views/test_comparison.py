@@ -141,7 +141,7 @@ def test_why_calls_are_not_compared_is_said() -> None:
     before = recorded("before")
     nodes = tuple(replace(node, supported=False, partition_id=None) if node.graph_id == "g1" else node for node in before.nodes)
     found = compared(replace(before, nodes=nodes), before)
-    assert "operators moved into or out of what lies between" in comparison_html(found)
+    assert "operators moved into or out of what is timed" in comparison_html(found)
     assert "slower" not in comparison_html(found).partition('<div class="oc-cards">')[0].partition("</style>")[2]
 
 

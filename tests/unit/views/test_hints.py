@@ -19,7 +19,7 @@ from tests.recorded import FILES
 from tests.unit.views.sample_captures import SAMPLES, captured
 
 PLACES: dict[str, Hints] = {hints.place: hints for hints in (LENS, MAGIC, COMMAND, SAVED)}
-METHOD = re.compile(r"\b(?:lens|probe|what_if|profile|verify|measure)(?:\.\w+)?\([^)]*\)")
+METHOD = re.compile(r"\b(?:lens|tune|what_if|profile|verify|measure)(?:\.\w+)?\([^)]*\)")
 """A call that only somebody with a lens can make."""
 
 ONLY = {

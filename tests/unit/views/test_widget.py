@@ -61,8 +61,8 @@ def shown(lens: SavedCapture = PIECES, **how: str) -> Explorer:
 class Live(SavedCapture):
     """A lens that can try settings."""
 
-    def try_setting(self, line: str) -> pd.DataFrame:
-        return pd.DataFrame([{"status": "ok", "ratio": 0.61, "verified": line == "a = 1"}])
+    def tune(self, settings: tuple[str, ...]) -> tuple[None, pd.DataFrame]:
+        return None, pd.DataFrame([{"status": "ok", "ratio": 0.61, "verified": settings == ("a = 1",)}])
 
 
 def test_a_live_lens_tries_settings_and_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
