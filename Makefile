@@ -122,7 +122,7 @@ CLOSING_LINE = $(BIN)/python tests/closing_line.py
 SLOW_UNTIL ?=
 ALONE_UNTIL ?=
 
-test: $(VENV)/.dev ## Run what every change must pass, in six minutes: lint, types, layers, docs, tests
+test: $(VENV)/.dev ## Run what every change must pass, in eight minutes: lint, types, layers, docs, tests
 	@mkdir -p $(LOGS) && rm -f $(LOGS)/fast*.log $(BUILD)/coverage*
 	@$(MAKE) -j$(WORKERS) --output-sync=target lint docs
 	$(SAY) 'Tests, in random order, on $(WORKERS) workers'
