@@ -9,7 +9,7 @@ from os.path import commonprefix
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortlens.analysis.index import graph_by_session, graphs_by_id, grouped, sessions_by_id
+from ortlens.analysis.index import graph_by_session, grouped, sessions_by_id
 from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Capture, Node, Run
+    from ortlens.trace.records import Capture, Run
 
 
 Scope: TypeAlias = Literal["call", "run", "graph", "partition"]
@@ -85,17 +85,22 @@ def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
 
     If so, one capture runs an operator in PyTorch outside that span, and the other in ONNX Runtime. Calls that both measured are whole.
     """
+    if _whole_calls(before, after):
+        return False
     moved = [pair for pair in pairing.operators if pair.before.supported != pair.after.supported]
-    at_end = any(_is_at_end(pair.before, before) or _is_at_end(pair.after, after) for pair in moved)
-    return not _whole_calls(before, after) and bool(pairing.entered or pairing.left or at_end)
+    first, second = _at_ends(before), _at_ends(after)
+    at_end = any((pair.before.graph_id, pair.before.node) in first or (pair.after.graph_id, pair.after.node) in second for pair in moved)
+    return bool(pairing.entered or pairing.left or at_end)
 
 
-def _is_at_end(node: Node, capture: Capture) -> bool:
-    """Tell whether an operator runs before the first session or after the last of what was compiled together."""
-    target = graphs_by_id(capture)[node.graph_id].target
-    rows = [row for row in capture.nodes if graphs_by_id(capture)[row.graph_id].target == target]
-    at = rows.index(node)
-    return not all(any(row.partition_id is not None for row in side) for side in (rows[: at + 1], rows[at:]))
+def _at_ends(capture: Capture) -> set[tuple[str, str]]:
+    """Find the operators before the first session or after the last of what was compiled together, by graph and node."""
+    targets = {graph.graph_id: graph.target for graph in capture.graphs}
+    found: set[tuple[str, str]] = set()
+    for rows in grouped((targets.get(node.graph_id), node) for node in capture.nodes).values():
+        inside = [index for index, node in enumerate(rows) if node.partition_id is not None] or [len(rows)]
+        found |= {(node.graph_id, node.node) for index, node in enumerate(rows) if not inside[0] <= index <= inside[-1]}
+    return found
 
 
 class _TimedRuns:
