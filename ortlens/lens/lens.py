@@ -350,7 +350,7 @@ class Lens(CaptureView):
         limits = {"settings": settings, "budget_s": budget_s}
         self._targets.refuse_ambiguous(name for name, value in limits.items() if value is not None)
         if self._targets.changes_objects:
-            raise UsageError(f"nothing is tried with this target, which would be called some hundred times: {_CHANGES_OBJECTS}")
+            raise UsageError("a call changes Python objects, and would be made some hundred times; ortlens.tune(model)(*args) does so")
         args, kwargs = self._targets.arguments("tune", args, kwargs)
         with_gradients = any(graph.phase != "inference" for graph in self._recorder.records(r.Graph))
         with torch.set_grad_enabled(with_gradients):

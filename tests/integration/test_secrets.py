@@ -203,7 +203,6 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
         lens.measure(*args)
         lens.verify(*args)
         lens.profile(*args, repeat=2)
-        lens.tune(*args, budget_s=3)
         (folder / "out").mkdir()
         _write_all(lens, folder / "out", args)
     read = all_in(folder, "journal", "out")
