@@ -32,16 +32,19 @@ _INSIDE = ("<ortlens ", *map(str, _ROOMS), *(str(pathlib.Path(_torch.torch_folde
 
 
 class Place(NamedTuple):
-    """Where the program runs an operator; empty where no line of it is known."""
+    """Where the program runs an operator; empty where no line of it is known. Code that Dynamo made cannot be hashed."""
 
-    code: CodeType | None = None
+    file: str | None = None
+    function: str = ""
+    first: int | None = None  # line of the function
+    is_generator: bool = False
     line: int | None = None
     entry: int | None = None  # line of the target that leads there
 
     @property
     def key(self) -> tuple[str | None, int | None, int | None]:
         """Equal for one line, whatever Dynamo made of its function."""
-        return (None if self.code is None else self.code.co_filename), self.line, self.entry
+        return self.file, self.line, self.entry
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
@@ -90,7 +93,7 @@ def _line_record(place: Place, operators: int, outside: int, target: r.PythonFra
         file=file and display_name(file),
         line=line,
         source=line_text(file, line),
-        function="" if place.code is None else place.code.co_qualname,
+        function=place.function,
         entry_file=None if entry is None or target is None else target.file,
         entry_line=entry,
         operators=operators,
@@ -103,11 +106,10 @@ def _note_frames(recorder: Recorder, found: Counter[tuple[Place, str]]) -> None:
     known = {(frame.frame, frame.file, frame.line): frame for frame in recorder.records(r.PythonFrame)}
     ran: dict[tuple[str, str | None, int | None], Counter[str]] = {key: Counter() for key in known}
     for (place, name), count in found.items():
-        if place.code is not None:
-            key: tuple[str, str | None, int | None]
-            key = function_part(place.code.co_qualname), display_name(place.code.co_filename), place.code.co_firstlineno
+        if place.file is not None:
+            key: tuple[str, str | None, int | None] = function_part(place.function), display_name(place.file), place.first
             ran.setdefault(key, Counter())[name] += count
-            cause: r.FrameCause | None = "generator" if place.code.co_flags & inspect.CO_GENERATOR else None
+            cause: r.FrameCause | None = "generator" if place.is_generator else None
             known.setdefault(key, r.PythonFrame(frame=key[0], file=key[1], line=key[2], status="skipped", cause=cause))
     for key, ops in ran.items():
         counts = tuple(f"{name}:{count}" for name, count in ops.most_common())
@@ -124,19 +126,23 @@ def _place_of(frame: FrameType | None, target: r.PythonFrame | None) -> Place | 
             return None
         if _is_of_the_program(code.co_filename, code.co_name):
             found.append((code, frame.f_lineno))
-            was_target, is_target = is_target, target is not None and _is_part(code, target)
+            was_target, is_target = is_target, target is not None and _is_part(code.co_qualname, code.co_filename, target)
             if is_target and not was_target:  # Dynamo runs a function in parts, one inside another
                 entry = frame.f_lineno
         frame = frame.f_back
     frames = [StackFrame(code.co_filename, line, code.co_qualname) for code, line in reversed(found)]
     chosen = innermost(frames)
-    return Place() if chosen is None else Place(*found[-1 - frames.index(chosen)], entry)
+    if chosen is None:
+        return Place()
+    code, line = found[-1 - frames.index(chosen)]
+    generates = bool(code.co_flags & inspect.CO_GENERATOR)
+    return Place(code.co_filename, code.co_qualname, code.co_firstlineno, generates, line, entry)
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_part(code: CodeType, target: r.PythonFrame) -> bool:
-    name = code.co_qualname.removesuffix(code.co_name) + plain_function(code.co_name)
-    return name == target.frame and display_name(code.co_filename) == target.file
+def _is_part(qualname: str, file: str, target: r.PythonFrame) -> bool:
+    outer, dot, name = qualname.rpartition(".")
+    return outer + dot + plain_function(name) == target.frame and display_name(file) == target.file
 
 
 @functools.lru_cache(maxsize=4096)
