@@ -160,7 +160,7 @@ def test_onnx_models_come_from_python_when_they_are_looked_at(lab: Notebook, wit
 
 def test_a_setting_is_tried_from_its_action(lab: Notebook) -> None:
     lab.python(
-        "import torch\nloud = ortlens.explain(lambda x: [x.sin(), print(end=''), x.cos()][0])(torch.ones(3))\n"
+        "import torch\nloud = ortlens.explain(lambda x: [x.sin(), print(end=''), x.cos()][0], calls=1)(torch.ones(3))\n"
         "shown = loud.show(tab='actions')\nshown"
     )
     card = lab.view(2).locator(".ol-action").first

@@ -221,8 +221,13 @@ class TracedCode(torch.overrides.TorchFunctionMode):
     def kept(self, known: Any) -> list[str]:
         """List the lines whose tensors something in Python still holds when the model's code has ended, but for those in `known`."""
         known = {id(leaf) for leaf in _torch.flatten(known)[0]}
-        gc.collect()
-        return list(dict.fromkeys(line for made, line in self.computed if id(made()) not in known and _is_held(made())))
+
+        def held() -> list[str]:
+            return list(dict.fromkeys(line for made, line in self.computed if id(made()) not in known and _is_held(made())))
+
+        if held():  # else it is not worth a collection, which takes longer than a trace where there is much to look through
+            gc.collect()
+        return held()
 
 
 def _is_held(value: object) -> bool:
