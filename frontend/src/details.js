@@ -156,7 +156,7 @@ function together(store, chain) {
     ["outside of the graphs", outside ? `${counted(outside, "operator")}, in PyTorch` : null],
     ["FLOPs", total("flops") ? flops(total("flops")) : null],
     ["output", total("output_bytes") ? bytes(total("output_bytes")) : null],
-    ["kernel time per call", kernelTime(store, chain)],
+    [`kernel time per ${store.data.overview.per}`, kernelTime(store, chain)],
     ...reasons(store, rows),
   ];
 }

@@ -59,7 +59,7 @@ function findingCard(store, table, row) {
     el("h4", {}, el("span.ol-sign", { title: severity, role: "img", "aria-label": severity }, SIGNS[severity] ?? "·"), " ", link(store, id, clipped(get("title") || "a finding without a title", 400))),
     advice(store, get("mitigation"), row),
     facts([
-      ["gain", gain ? `${gain}, per call` : null],
+      ["gain", gain ? `${gain}, per ${store.data.overview.per}` : null],
       ["why it matters", get("hazard") ? visible(get("hazard")) : null],
       ["evidence", get("evidence") ? clipped(get("evidence"), 1500) : null],
       ["where", get("file") ? link(store, `line:${get("file")}:${get("line")}`, place(get("file"), get("line"))) : null],

@@ -5,7 +5,7 @@ import { el } from "./dom.js";
 export const HELP = {
   overview: {
     help: "The main answers on one screen. Click anything to select it in every panel and to see what it is linked to. Esc clears the selection.",
-    missing: "Nothing was compiled while the lens was recording. Call the compiled function; a function without tensor operations compiles to nothing, and so does code on which PyTorch gave up earlier in this process: torch.compiler.reset() clears that.",
+    missing: "Nothing was compiled while the lens was recording. Call the compiled function; a function without operators of PyTorch compiles to nothing, and so does code on which PyTorch gave up earlier in this process: torch.compiler.reset() clears that.",
     wants: ["explain"],
   },
   actions: {

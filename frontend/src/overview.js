@@ -156,7 +156,7 @@ function times(store) {
   // Parts of functions that nobody measured together add up to no call.
   if (!parts.length || (overview.call.of && !store.data.flame?.is_measured)) return card("time", "Where does the time go?", ...callTime(store), compileTime(overview));
   const total = parts.reduce((sum, part) => sum + part.value, 0);
-  return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), " per call"), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compileTime(overview));
+  return card("time", "Where does the time go?", el("p", {}, el("b.ol-big", {}, time(total)), ` per ${overview.per}`), stackedBar(parts, time), busyNote(overview), partsNote(parts, store), compileTime(overview));
 }
 
 /** Prefill, decode, the Python around the model and the cache, where tokens were generated. */

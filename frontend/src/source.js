@@ -1,4 +1,4 @@
-// The user's source with time, nodes and callers. Where functions were not kept, only lines with operations are known, and gaps are marked.
+// The user's source with time, nodes and callers. Where functions were not kept, only lines with operators are known, and gaps are marked.
 import { heatBar, STATES, stateKey } from "./bars.js";
 import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";
@@ -113,13 +113,13 @@ function listingOf(store, file) {
   }
   if (whole && whole.findLastIndex((text) => text !== null) >= before) rows.push(...plainRows(whole, before + 1, whole.findLastIndex((text) => text !== null) + 1));
   const note = timed ? null : el("p.ol-soft", {}, "Time in ONNX Runtime per line is not known: ", el("code", {}, hint(store.data, "profile")), " measures it.");
-  const head = el("div.ol-line.ol-line-head", {}, el("span", {}, "line"), el("span", {}, ""), el("span", {}, "per call"), el("span", {}, "nodes"), el("span", {}, "source"));
+  const head = el("div.ol-line.ol-line-head", {}, el("span", {}, "line"), el("span", {}, ""), el("span", {}, `per ${store.data.overview.per}`), el("span", {}, "nodes"), el("span", {}, "source"));
   return [el("p", {}, el("code", {}, visible(file.file))), stateKey(file.lines), note, head, ...rows].filter(Boolean);
 }
 
-const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} without operations`);
+const gap = (lines) => el("div.ol-line-gap", {}, `⋯ ${counted(lines, "line")} without operators`);
 
-/** Lines from one number to another that have no operations; of many, those in the middle unfold on demand. */
+/** Lines from one number to another that have no operators; of many, those in the middle unfold on demand. */
 function plainRows(whole, from, to) {
   const plain = (first, last) => {
     const rows = [];

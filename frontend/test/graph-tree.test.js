@@ -83,7 +83,7 @@ describe("by module", () => {
   test("what a module does itself between its submodules is one box, before and after each on its own", () => {
     const own = (from, count) => Array.from({ length: count }, (_, at) => ({ node: `o${from + at}`, module: "net" }));
     const tree = treeOf(madeUp([...own(0, 6), { node: "x", module: "net.sub" }, { node: "y", module: "net.sub" }, ...own(6, 7), { node: "z" }]));
-    assert.deepEqual(titles(tree.root.children[0]), ["6 operations", "sub", "7 operations"]);
+    assert.deepEqual(titles(tree.root.children[0]), ["6 operators", "sub", "7 operators"]);
   });
 
   test("a path of 5,000 modules does not reach the stack's end", () => {
@@ -184,9 +184,9 @@ test("names like those of an object's own parts are names", () => {
 });
 
 test("operators are named without their namespace and overload", () => {
-  const cases = { "aten.add.Tensor": "add", "operator.mul": "mul", "prims.convert_element_type.default": "convert_element_type", "mylib::fused.default": "fused", relu: "relu", "": "operation" };
+  const cases = { "aten.add.Tensor": "add", "operator.mul": "mul", "prims.convert_element_type.default": "convert_element_type", "mylib::fused.default": "fused", relu: "relu", "": "operator" };
   for (const [target, name] of Object.entries(cases)) assert.equal(shortTarget(target), name);
-  assert.equal(shortTarget(null), "operation");
+  assert.equal(shortTarget(null), "operator");
 });
 
 describe("a model that was compiled anew", () => {

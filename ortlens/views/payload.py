@@ -22,6 +22,7 @@ from ortlens.analysis.answers.verdict import numbers_of, recompiles_by_role
 from ortlens.analysis.costs import fallback_groups, slow_lines
 from ortlens.analysis.coverage import coverage_of, current_ids, state_of
 from ortlens.analysis.index import grouped
+from ortlens.analysis.ledger import time_base
 from ortlens.analysis.onnx_model import onnx_facts
 from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.roofline import Roof, roofs
@@ -151,6 +152,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
         ],
         "actions": action_facts(capture),
         "call": _call(capture),
+        "per": time_base(capture),
         "code": _code_of_target(capture),
         "line_states": _line_states(capture),
         "generate_ns": generate_ns(capture),

@@ -205,7 +205,7 @@ def test_library_files_are_folded_until_one_is_selected(show: Callable[..., Page
     assert library in page.inner_text(".ol-listing")
 
 
-def test_functions_that_were_kept_are_shown_whole_and_fold_what_has_no_operations(show: Callable[..., Page]) -> None:
+def test_functions_that_were_kept_are_shown_whole_and_fold_what_has_no_operators(show: Callable[..., Page]) -> None:
     file = next(node.file for node in TWELVE.nodes if node.source and node.file)
     last = max(node.line or 0 for node in TWELVE.nodes if node.file == file)
     lines = [f"    plain_{number} = '<b>'" for number in range(1, last + 101)]
@@ -216,7 +216,7 @@ def test_functions_that_were_kept_are_shown_whole_and_fold_what_has_no_operation
     page.click("[data-tab=source]")
     shown = page.locator(".ol-panel-source .ol-line:not(.ol-line-head) .ol-number").all_inner_texts()
     assert shown[0] == "3"
-    assert "2 lines without operations" in page.locator(".ol-panel-source .ol-line-gap").first.inner_text()
+    assert "2 lines without operators" in page.locator(".ol-panel-source .ol-line-gap").first.inner_text()
     assert shown[-1] == str(len(lines))
     assert [int(number) for number in shown] == sorted(int(number) for number in shown)
     fold = page.locator(".ol-panel-source .ol-line-gap button").last

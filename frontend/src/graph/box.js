@@ -15,7 +15,7 @@ export const SHAPE = 0;
  */
 
 /**
- * @param {import("./item.js").Item} item A closed group, an operation, or an opened group that is too small to look into.
+ * @param {import("./item.js").Item} item A closed group, an operator, or an opened group that is too small to look into.
  * @param {number} level
  * @param {Paint} paint
  * @param {{x: number, y: number}} at

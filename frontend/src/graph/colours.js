@@ -14,7 +14,7 @@ const REASONS = {
 };
 
 /** @type {Record<string, string>} What can be chosen, in words. */
-export const MODES = { partition: "partition", phase: "phase", time: "time per call", error: "error against PyTorch", reason: "reason for staying in PyTorch" };
+export const MODES = { partition: "partition", phase: "phase", time: "time", error: "error against PyTorch", reason: "reason for staying in PyTorch" };
 
 /**
  * @typedef {object} Look
@@ -128,9 +128,9 @@ export class Colours {
   timeLegend() {
     const { timeFrom, totalTime } = this.measured();
     const notes = {
-      kernels: `share of ${time(totalTime)} per call; a fused kernel counts for the operation that computes its output`,
-      sessions: `per partition only; for each operation: ${hint(this.data, "profile")}`,
-      none: `no time was measured: call the model; for each operation: ${hint(this.data, "profile")}`,
+      kernels: `share of ${time(totalTime)} per ${this.data.overview.per}; a fused kernel counts for the operator that computes its output`,
+      sessions: `per partition only; for each operator: ${hint(this.data, "profile")}`,
+      none: `no time was measured: call the model; for each operator: ${hint(this.data, "profile")}`,
     };
     const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "darker: larger share of the call; bar: share among siblings", strength: 0.4 }];
     return { entries, note: notes[timeFrom] };

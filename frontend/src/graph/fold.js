@@ -10,7 +10,7 @@ const PAGE = 100;
  * Folds and pages everything inside an item, innermost first.
  *
  * @param {Item} item
- * @param {(row: number) => number} codeOf Equal for operations that are drawn alike.
+ * @param {(row: number) => number} codeOf Equal for operators that are drawn alike.
  */
 export function fold(item, codeOf) {
   for (const part of item.parts) if (part instanceof Item) fold(part, codeOf);

@@ -28,7 +28,7 @@ export function mountGraph(root, store) {
   const prefix = `olg${++views}-`;
   const world = svg("g");
   const hatch = hatching(prefix);
-  const stage = el("div.olg-stage", { tabindex: "0", role: "tree", "aria-label": "Graph: arrows follow the wires, Enter expands and collapses, / searches, n goes to the next operation in PyTorch, Escape clears the selection, then leaves" });
+  const stage = el("div.olg-stage", { tabindex: "0", role: "tree", "aria-label": "Graph: arrows follow the wires, Enter expands and collapses, / searches, n goes to the next operator in PyTorch, Escape clears the selection, then leaves" });
   stage.append(svg("svg", { class: "olg-svg", role: "presentation" }, svg("defs", {}, hatch), world));
   root.replaceChildren(helpLine("graph"), stage); // the font is measured in place
   let bars = null;

@@ -1,4 +1,4 @@
-// One box of the graph: an operation or a group of them.
+// One box of the graph: an operator or a group of them.
 
 /**
  * @typedef {"all"|"versions"|"graph"|"module"|"partition"|"torch"|"run"|"fold"|"page"|"inputs"|"op"|"input"|"output"} ItemKind
@@ -10,7 +10,7 @@ export class Item {
   /**
    * @param {ItemKind} kind
    * @param {string} title
-   * @param {(Item|number)[]|null} parts Children in the order in which they first ran; an operation is a row of `Ops`, and
+   * @param {(Item|number)[]|null} parts Children in the order in which they first ran; an operator is a row of `Ops`, and
    *   becomes an item when somebody asks for `children`: most of a large graph is never looked at.
    */
   constructor(kind, title, parts = null) {
@@ -31,13 +31,13 @@ export class Item {
     this.old = false; // of a graph, or of several: whether a recompilation replaced it
     this.cycle = null; // of a graph: segments that wait for each other
     this.parent = null;
-    this.row = -1; // of `Ops`, for an operation
+    this.row = -1; // of `Ops`, for an operator
     this.depth = 0;
     this.index = 0; // among its siblings
-    this.low = 0; // its operations are `order[low .. high]` of the tree
+    this.low = 0; // its operators are `order[low .. high]` of the tree
     this.high = 0;
-    this.ort = 0; // operations that run in ONNX Runtime
-    this.torch = 0; // operations that stay in PyTorch
+    this.ort = 0; // operators that run in ONNX Runtime
+    this.torch = 0; // operators that stay in PyTorch
     this.open = false;
     this.stale = true; // whether its layout, or one inside it, must be made anew
     this.wires = null; // edges among the children, see wires.js
@@ -61,7 +61,7 @@ export class Item {
     this.noted = said;
   }
 
-  /** @returns {Item[]|null} Null for an operation. */
+  /** @returns {Item[]|null} Null for an operator. */
   get children() {
     if (this.items === null && this.parts !== null) {
       this.items = this.parts.map((part, index) => (part instanceof Item ? part : this.tree.leafItem(part, this, index)));
@@ -75,7 +75,7 @@ export class Item {
     return first instanceof Item && (first.kind === "graph" || (first.kind === "page" && first.ofGraphs));
   }
 
-  /** Every operation of a group, the neutral ones and the terminals too. */
+  /** Every operator of a group, the neutral ones and the terminals too. */
   get size() {
     return this.high - this.low;
   }

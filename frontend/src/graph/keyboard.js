@@ -84,7 +84,7 @@ export function neighbours(view, item, direction) {
   return [...new Set(sorted.map((row) => view.boxOf(row)).filter(Boolean))];
 }
 
-/** @returns {import("./item.js").Item|null} The next operation that stays in PyTorch, in the order of the boxes, round the end. */
+/** @returns {import("./item.js").Item|null} The next operator that stays in PyTorch, in the order of the boxes, round the end. */
 export function nextInTorch(view, step) {
   const { order, ops } = view.tree;
   const places = view.tree.counted(view.root).items.flatMap((item) => placesInTorch(order, ops, item));

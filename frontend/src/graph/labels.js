@@ -125,7 +125,7 @@ function near(path) {
   return names.slice(/^\d+$/.test(names.at(-1)) ? -2 : -1).join(".");
 }
 
-/** @returns {Set<string>} Partitions of the operations in an item. */
+/** @returns {Set<string>} Partitions of the operators in an item. */
 export function partitionsIn(tree, item) {
   if (item.partitions) return item.partitions;
   const found = new Set();

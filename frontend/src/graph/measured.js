@@ -3,7 +3,7 @@ import { entriesOf } from "../lines.js";
 
 /**
  * @typedef {object} Measured
- * @property {"kernels"|"sessions"|"none"} timeFrom Whether the time of each operation is known, or of whole partitions alone.
+ * @property {"kernels"|"sessions"|"none"} timeFrom Whether the time of each operator is known, or of whole partitions alone.
  * @property {(item: import("./item.js").Item) => number|null} timeOf ns per call; null where nothing was measured.
  * @property {number} totalTime ns per call of all that is known.
  * @property {boolean} hasErrors

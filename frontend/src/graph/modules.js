@@ -3,7 +3,7 @@ import { Item } from "./item.js";
 
 const MAX_DEPTH = 24; // of a module path; what is deeper stays one name
 const NUMBER = /^\d{1,6}$/; // the name of a layer among its like
-const LONG_RUN = 5; // operations in a row that a module does itself become one box, where it has submodules
+const LONG_RUN = 5; // operators in a row that a module does itself become one box, where it has submodules
 
 /** A module on the way to becoming an item. */
 class Branch {
@@ -11,10 +11,10 @@ class Branch {
     this.name = name;
     this.path = path;
     this.outer = outer;
-    this.parts = []; // submodules, and runs of its own operations, in the order in which they first ran
+    this.parts = []; // submodules, and runs of its own operators, in the order in which they first ran
     this.run = null;
     this.isList = true; // has submodules only, as a list of layers
-    this.left = false; // whether an operation outside has read from it
+    this.left = false; // whether an operator outside has read from it
     outer?.parts.push(this);
   }
 
@@ -28,7 +28,7 @@ class Branch {
  * @param {import("./tree.js").Making} making
  * @param {string} graphId
  * @param {number[]} rows Operations, in the order in which they run.
- * @returns {(Item|number)[]} What stands side by side: submodules, runs, and operations without a module.
+ * @returns {(Item|number)[]} What stands side by side: submodules, runs, and operators without a module.
  */
 export function partsByModule(making, graphId, rows) {
   const moduleOf = making.adopts(graphId) ? adopted(making.ops, rows) : (row) => making.ops.module[row] || null;
@@ -91,7 +91,7 @@ function modulePart(branch, making, graphId) {
   const id = `module:${graphId}/${branch.path}`;
   const only = parts.length === 1 ? parts[0] : null;
   if (typeof only === "number") {
-    const known = making.solo.get(only) ?? { note: "", ids: [] }; // a module of a single operation is that operation
+    const known = making.solo.get(only) ?? { note: "", ids: [] }; // a module of a single operator is that operator
     making.solo.set(only, { note: known.note ? `${branch.name}.${known.note}` : prefixOf(branch) + branch.name, ids: [id, ...known.ids] });
     return only;
   }
@@ -113,7 +113,7 @@ function modulePart(branch, making, graphId) {
 const prefixOf = ({ name, outer }) => (NUMBER.test(name) && outer?.name && !NUMBER.test(outer.name) ? `${outer.name}.` : "");
 
 function runItem(rows, making) {
-  const item = new Item("run", `${rows.length} operations`, rows);
+  const item = new Item("run", `${rows.length} operators`, rows);
   item.note = () => making.commonest(rows);
   return item;
 }

@@ -2,8 +2,8 @@
 import { groupsIn, setOpen } from "./item.js";
 
 export const ROOMS = [30, 20, 12, 6, 0]; // boxes, the most first
-const SMALL = 12; // operations of a graph that is shown whole
-const SHARE = 0.05; // of all operations that a group must hold to be opened
+const SMALL = 12; // operators of a graph that is shown whole
+const SHARE = 0.05; // of all operators that a group must hold to be opened
 
 /**
  * @param {import("./item.js").Item} root
@@ -17,7 +17,7 @@ export function openFirst(root, most = ROOMS[0]) {
   while (waiting.length) {
     const next = waiting.shift();
     // Siblings open together or not at all: one open layer of ten would look special. If there is no room for all of them,
-    // only those with operations in PyTorch open: they are special.
+    // only those with operators in PyTorch open: they are special.
     const worthy = groups(next).filter((child) => worthOpening(child, whole));
     const opening = [worthy, worthy.filter(isMixed)].find((children) => grown(children) <= room) ?? [];
     room -= grown(opening);

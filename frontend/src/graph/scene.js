@@ -8,8 +8,8 @@ const MARGIN = 160; // pixels around the view that are drawn too
 const SLACK = 80; // pixels that the view moves before it is looked at again
 const TINY = 52; // pixels of height or width below which nobody can look into a group
 const WIRED = 110; // pixels of either below which its wires are a blur
-const DUST = 3; // pixels of height below which an operation is left out, unless it stays in PyTorch
-const FAINT = 0.16; // scale below which operations are not drawn one by one
+const DUST = 3; // pixels of height below which an operator is left out, unless it stays in PyTorch
+const FAINT = 0.16; // scale below which operators are not drawn one by one
 
 const levelAt = (k) => (k >= 0.5 ? FULL : k >= 0.26 ? TITLE : SHAPE);
 

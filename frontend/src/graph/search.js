@@ -1,4 +1,4 @@
-// Finding operations and modules by name.
+// Finding operators and modules by name.
 
 const MOST = 400; // rows that are remembered; the count goes on
 const LISTED = 30;
@@ -41,7 +41,7 @@ export function outsideOf({ overview }, text) {
   return found.slice(0, LISTED).map(({ id, source, names }) => ({ selected: id, title: source?.trim() || names.join(", ") }));
 }
 
-/** @returns {import("./item.js").Item[]} What a list shows: groups that fit, then operations. */
+/** @returns {import("./item.js").Item[]} What a list shows: groups that fit, then operators. */
 export function listed(tree, { rows, groups }) {
   const few = groups.slice(0, LISTED / 3);
   return [...few, ...rows.slice(0, LISTED - few.length).map((row) => tree.leaf(row))];

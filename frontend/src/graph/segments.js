@@ -13,7 +13,7 @@ import { NEITHER, TORCH } from "./ops.js";
  *
  * @param {import("./ops.js").Ops} ops
  * @param {number[]} rows Operations of a graph, in the order in which they run.
- * @returns {{segments: Segment[], cycle: string[]}} Segments by their first operation; `cycle` names partitions of which each
+ * @returns {{segments: Segment[], cycle: string[]}} Segments by their first operator; `cycle` names partitions of which each
  *   needs another one first, in order, which no cut should ever give.
  */
 export function segmentsOf(ops, rows) {

@@ -37,7 +37,7 @@ export function createSelection(view, store) {
     view.ask();
   }
 
-  /** Boxes that an id names; where it names none, the operations that it is linked to. */
+  /** Boxes that an id names; where it names none, the operators that it is linked to. */
   function itemsOf(id) {
     const { tree } = view;
     const groups = tree.byId.get(id) ?? [];
@@ -52,7 +52,7 @@ export function createSelection(view, store) {
     return { items: [], rows };
   }
 
-  /** A break or a recompile has no operation of its own: its graphs are shown. */
+  /** A break or a recompile has no operator of its own: its graphs are shown. */
   function graphsOf() {
     const graphs = store.get("chain")?.graphs ?? [];
     return graphs.flatMap((link) => view.tree.byId.get(link.id) ?? []);

@@ -30,7 +30,7 @@ export function createBars(store, view, actions) {
   const graphs = graphChoice(view(), choice);
   const grouping = ["module", "partition"].map((by) => button(by === "module" ? "Modules" : "Partitions", () => store.set({ groupBy: by }), { "data-by": by }));
   const colour = choice("Colour", "colorBy", Object.entries(MODES));
-  const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", "data-find": true, placeholder: "Find  /", "aria-label": "Find an operation or a module", autocomplete: "off", spellcheck: "false" }));
+  const find = /** @type {HTMLInputElement} */ (el("input.olg-find", { type: "search", "data-find": true, placeholder: "Find  /", "aria-label": "Find an operator or a module", autocomplete: "off", spellcheck: "false" }));
   const findHome = el("span.olg-find-home", {}, find);
   const zoom = [
     button("−", () => view().camera.zoom(0.8), { title: "Zoom out (-)", "aria-label": "Zoom out" }),

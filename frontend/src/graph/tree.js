@@ -11,8 +11,8 @@ const FEW_INPUTS = 4; // more stand in one box
  * @typedef {object} Making What the parts of a tree are made from.
  * @property {import("./ops.js").Ops} ops
  * @property {Map<string, string|null>} types Class of a module, by path.
- * @property {(graph: string) => boolean} adopts Whether operations that no module made go to the module that they read from.
- * @property {Map<number, {note: string, ids: string[]}>} solo Modules of a single operation, by its row.
+ * @property {(graph: string) => boolean} adopts Whether operators that no module made go to the module that they read from.
+ * @property {Map<number, {note: string, ids: string[]}>} solo Modules of a single operator, by its row.
  * @property {(rows: number[]) => string} commonest The commonest operators of some rows.
  */
 
@@ -46,7 +46,7 @@ export class Tree {
     this.number();
   }
 
-  /** Gives every group its parent, its depth, its range of operations and its counts. */
+  /** Gives every group its parent, its depth, its range of operators and its counts. */
   number() {
     const groups = [...groupsIn(this.root)];
     for (const item of groups) {
@@ -168,7 +168,7 @@ function segmentItem(making, { partition, rows }, parts) {
 
 /** @returns {string} `aten.add.Tensor` as `add`, `operator.mul` as `mul`, `mylib::op.default` as `op`. */
 export function shortTarget(target) {
-  const [space, rest] = (target || "operation").split("::");
+  const [space, rest] = (target || "operator").split("::");
   const parts = (rest ?? space).split(".");
   const short = rest !== undefined ? parts[0] : parts.length > 2 ? parts[parts.length - 2] : parts[parts.length - 1];
   return short || target;

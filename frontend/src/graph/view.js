@@ -36,8 +36,8 @@ export class View {
     this.scene.marks = (item) => this.marks(item);
     this.current = null; // where the keyboard is
     this.chosen = new Set(); // items of the selection
-    this.linked = []; // places of operations of the selection, sorted
-    this.found = []; // places of operations that the search found, sorted
+    this.linked = []; // places of operators of the selection, sorted
+    this.found = []; // places of operators that the search found, sorted
     this.leftClosed = 0; // groups
     this.waiting = 0; // for the next frame
     this.late = null; // where to go when the view is seen
@@ -221,7 +221,7 @@ export class View {
     this.camera.centre(this.placeOf(item));
   }
 
-  /** @returns {import("./item.js").Item|null} The box that an operation is drawn as: the outermost closed group around it. */
+  /** @returns {import("./item.js").Item|null} The box that an operator is drawn as: the outermost closed group around it. */
   boxOf(row) {
     const home = this.tree.homes[row];
     for (const outer of around(home)) if (this.root.holds(outer) && !outer.open) return outer;

@@ -1,4 +1,4 @@
-// The edges among the children of one group: many edges between operations are one wire between their boxes.
+// The edges among the children of one group: many edges between operators are one wire between their boxes.
 import { OUTPUT } from "./ops.js";
 
 export const HUB = 12; // a source that feeds more boxes than this is named at each of them instead of drawn
@@ -57,7 +57,7 @@ function join(wires, scan, row, from, to) {
   }
 }
 
-/** The operations of a group with the child that each is in. */
+/** The operators of a group with the child that each is in. */
 class Scan {
   constructor(tree, item) {
     this.tree = tree;
