@@ -163,7 +163,7 @@ def test_a_setting_is_tried_from_its_action(lab: Notebook) -> None:
         "import torch\nloud = ortlens.explain(lambda x: [x.sin(), print(end=''), x.cos()][0], calls=1)(torch.ones(3))\n"
         "shown = loud.show(tab='actions')\nshown"
     )
-    card = lab.view(2).locator(".ol-action").first
+    card = lab.view(-1).locator(".ol-action").first
     card.get_by_role("button", name="Try torch._dynamo.config").click()
     told = card.get_by_role("status").filter(has_text=re.compile(r"^\d+\.\d\d times as long, results match PyTorch$"))
     told.wait_for(timeout=120_000)

@@ -67,6 +67,7 @@ def test_every_operator_of_a_call_is_counted_and_the_first_problem_is_the_users(
         assert coverage.ort_operator_count == compiled
     assert contradictions(screen.lens) == []
     places = [(item.file, item.line) for item in screen.actions if item.kind == "break"]
-    assert set(places) <= {(loaded.file, line) for line in program.lines}
-    assert bool(places) == bool(program.lines)
-    assert not places or (screen.actions[0].file, screen.actions[0].line) in places
+    marked = {(loaded.file, line) for line in program.lines}
+    assert set(places) <= marked
+    assert bool(places) == bool(marked)
+    assert not places or (screen.actions[0].file, screen.actions[0].line) in marked
