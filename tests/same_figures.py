@@ -16,12 +16,12 @@ from ortlens.views.report import report_page
 _TIME = r"(?:<?[\d.,]+ (?:ns|µs|ms|s|min|h))"
 _FORMS = {
     "graph breaks": r"(no|[\d,]+) graph breaks?\b",
-    "recompiles": r"(?<!\()\b(no|[\d,]+) recompiles?\b",  # in brackets, those of one problem
+    "recompiles": r"(?<!\()\b(no|[\d,]+) recompiles?\b(?! of decode)",  # in brackets, those of one problem
     "partitions": r"(no|[\d,]+) partitions?,? no|Partitions:? (none|[\d,]+), in",
     "graphs": r"Partitions:? (?:none|[\d,]+), in ([\d,]+) graphs?\b",
     "coverage": r"(?:([\d,]+ of [\d,]+)|all ([\d,]+)) operators \(",
     "time of a call": rf"Time per call ({_TIME}):|({_TIME}), eager {_TIME}; in turns",
-    "time in ONNX Runtime": r"(<?[\d.]+ %) of a call(?:'s time is in ONNX Runtime|;|\b(?! lost))|(<?[\d.]+ %) ONNX Runtime,",
+    "time in ONNX Runtime": r"(<?[\d.]+ %) of a call(?:'s time is in ONNX Runtime|;|\b(?! lost| \(eager))|(<?[\d.]+ %) ONNX Runtime,",
     "values compared": r"([\d,]+) values? compared",
     "largest difference": r"(?:differs?, by up to|the largest differences? (?:are|is)) (\d[\d.e+-]*)",
     "cost of the first problem": rf"Look first at .*?the break costs ({_TIME}) per call",
