@@ -133,9 +133,9 @@ class _Tuning:
         base = self._side("given options", partial(self._compiled, given))
         base.start(self._expected)
         first = best = base, given
-        if lines is None and given.ort_session_options is not None:
-            self._note(_Setting("ort_session_options", "other threads"), _NOT_COPIED)
         if lines is None:
+            if given.ort_session_options is not None:
+                self._note(_Setting("ort_session_options", "other threads"), _NOT_COPIED)
             weights = list(self._target.state_dict().values()) if isinstance(self._target, torch.nn.Module) else []
             tensors = _torch.tensors_of((self._args, dict(self._kwargs), weights))
             candidates = [*_candidates(given, tensors, self._partitions), *self._calls()]

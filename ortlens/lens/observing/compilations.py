@@ -395,9 +395,7 @@ class CompiledTargets:
                 names += inspect.signature(known.function).parameters
         clash = next((name for name in names if name in set(options)), None)
         if clash is not None:
-            raise UsageError(
-                f"the target takes an argument {clash!r} too; pass it by its place, and leave out the option {clash!r} of verify()"
-            )
+            raise UsageError(f"the target takes an argument {clash!r} too; pass it by its place, and leave out the option {clash!r}")
 
 
 class SeenCalls:
