@@ -10,7 +10,6 @@ import pkgutil
 import re
 import sys
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -147,9 +146,7 @@ def _tensor(text: str, start: int, match: re.Match[str]) -> TensorSpec:
 
     dtype = match["dtype"].lower()
     if (short := _ALSO.get(dtype, dtype)) not in _DTYPES:
-        near = get_close_matches(dtype, [*_DTYPES, *_ALSO], n=1, cutoff=0.5)
-        hint = f"; did you mean {_ALSO.get(near[0], near[0])}?" if near else "."
-        refuse("dtype", f"unknown dtype {match['dtype']!r}{hint} Available: {' '.join(_DTYPES)}")
+        refuse("dtype", f"unknown dtype {match['dtype']!r}.{near_hint(dtype, _DTYPES)} Available: {' '.join(_DTYPES)}")
     if not match["close"]:
         refuse("close", "the bracket is not closed")
     sizes = _sizes(text, start + match.start("sizes"), match["sizes"])

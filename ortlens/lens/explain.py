@@ -101,9 +101,9 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         dynamic: As for `torch.compile`.
         calls: Number of calls, including the first; by default until the figures are stable, at most about a second: up to 161 compiled
             calls, 100 of them in turns with as many of the target as it is, to compare with, and one of each in which operators are
-            counted. Where entering compiled code takes much of a call, up to 440 more within half a second measure the guards, and up to
-            250 each change that avoids a graph break. Each is a real call: what the target changes, such as a buffer, a running mean or a
-            list, it changes as often as the summary says. Set 1 for targets with side effects.
+            counted. Where entering compiled code takes much of a call, up to 650 more measure the guards and, in turns, a frozen call, and
+            up to 410 each change that avoids a graph break. Each is a real call: what the target changes, such as a buffer, a running mean
+            or a list, it changes as often as the summary says. Set 1 for targets with side effects.
         name: Name of the capture; by default the target's.
         device: With `dry_run`, `"cuda"` or `"cpu"`: plan as if the parameters and buffers of the target, and all tensors among the
             arguments, were there, on any machine; neither is changed. Without a GPU, gradients cannot be traced there, so that the

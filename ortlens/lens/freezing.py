@@ -71,15 +71,19 @@ def _traced(
     return program_of(target, args, kwargs, dynamic_shapes)
 
 
-def refusal_of(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: OrtBackend) -> str | None:
-    """Do what `freeze` does before it converts anything, and return what it would raise, or warn of; None where it works."""
+def tried(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: OrtBackend, *, converts: bool
+) -> Frozen | str | None:
+    """Do what `freeze` does, and return its result, or what it would raise or warn of; None where it works and `converts` nothing."""
     if clash := sorted(_OPTIONS & set(kwargs)):
         return f"freeze takes {clash[0]}= as an option"
     state = CallState(target, args, kwargs, parameters=False)  # these are fake in a trace; a tensor that is no buffer is not
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", DroppedWrite)
-            program, _ = _traced(target, args, kwargs, None)
+            program, asked = _traced(target, args, kwargs, None)
+        if converts:
+            return frozen_from(program, backend, source=target, traced=parameters_source(target), asked=asked)
         lowered_for(_torch.without_idle_moves(program), backend, source=target, traced=parameters_source(target))
     except (UsageError, Untraceable, DroppedWrite) as error:
         return str(error)

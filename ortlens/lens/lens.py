@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,9 @@ from ortlens.analysis.generation import with_roles
 from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.analysis.problems.advice import advised
 from ortlens.backend.api import OrtBackend
+from ortlens.backend.basis.ab_timing import compare_calls, waiting_for
 from ortlens.backend.basis.provenance import count_ops
+from ortlens.backend.observed import unlogged
 from ortlens.errors import UsageError
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _CHANGES_OBJECTS = "a call changes Python objects, and a frozen call does not"
+_CREATING_NS = 1_000_000_000  # sessions that took longer are not created once more, to find out what a frozen call saves
 _TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
 
 
@@ -262,7 +266,7 @@ class Lens(CaptureView):
             originals=self.compilations.originals if self._ort is not None else None,
             steps=self._targets.steps,
             captured=self.captured,
-            try_freezing=lambda *, counted: self._try_freezing(example or self._targets.example, counted=counted),
+            try_freezing=lambda call, *, counted: self._try_freezing(call, example or self._targets.example, counted=counted),
             time_guards=lambda call: self._time_guards(call, example or self._targets.example),
         )
         return measurement.run(call, made=made, **limits)
@@ -276,10 +280,10 @@ class Lens(CaptureView):
             named = (replace(row, file=display_name(row.file)) if row.file else row for row in timed)
             self._recorder.note(guards=tuple(r.GuardCost(**asdict(row)) for row in named))
 
-    def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None, *, counted: bool) -> None:
-        """Note whether the target can be frozen, unless that is known; or why that is not tried: calls are `counted`, or it takes long."""
+    def _try_freezing(self, call: Callable[[], Any], example: tuple[Any, Mapping[str, Any]] | None, *, counted: bool) -> None:
+        """Note whether the target can be frozen, and what that saves, unless it is known; or why it is not tried: calls are `counted`."""
         from ortlens.backend.freeze.frozen import Frozen
-        from ortlens.lens.freezing import call_text, refusal_of
+        from ortlens.lens.freezing import call_text, tried
         from ortlens.lens.verify.call_state import module_behind
 
         target, figures = module_behind(self._targets.first()), self._recorder.captured().figures
@@ -291,8 +295,14 @@ class Lens(CaptureView):
         if (spent > _TRACING_NS or counted) and not self._targets.changes_objects:
             self._recorder.note(freeze_untried="calls" if counted else "tracing")
             return
-        refused = _CHANGES_OBJECTS if self._targets.changes_objects else refusal_of(target, *example, self._backend_for(None))
-        self._recorder.note(**({"freeze_refused": refused} if refused else {"freeze_call": call_text(target, *example)}))
+        created = sum(session.create_ns for session in self._recorder.records(r.Session))
+        made = _CHANGES_OBJECTS if self._targets.changes_objects else tried(target, *example, self._ort, converts=created < _CREATING_NS)
+        if isinstance(made, Frozen):
+            with unlogged(self._targets.graphs()):
+                turns = compare_calls(call, partial(made, *example[0], **example[1]), waiting_for(target, example), contextlib.nullcontext)
+            made = "a frozen call takes longer" if turns.is_slower else None
+            self._recorder.note(freeze_gain_ns=max(turns.gain_ns, 0))
+        self._recorder.note(**({"freeze_refused": made} if made else {"freeze_call": call_text(target, *example)}))
 
     def live(self, *, every: float | None = None) -> Live:
         """Show what is recorded while a loop runs: time from call to call, recompiles, sessions, operators in PyTorch, memory.

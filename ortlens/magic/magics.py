@@ -14,7 +14,6 @@ import contextlib
 import re
 import shlex
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +23,7 @@ from IPython.core.inputtransformer2 import cell_magic
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 from IPython.display import display
 
-from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
+from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError, near_hint
 from ortlens.job.options import Parser, add_options, help_lines
 from ortlens.job.request import explained, is_onnx_file, new_lens, onnx_explained, request_from_options, write_outputs
 from ortlens.magic.expression import call_from_expression
@@ -32,7 +31,7 @@ from ortlens.views.wording import MAGIC, Hints
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
@@ -360,15 +359,9 @@ def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Nam
     if not rest.startswith("-- ") and (unknown := _OPTION.match(rest)):
         name = unknown["name"]
         if name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "="):  # else it is an expression, as `-model(x)`
-            parser.error(f"there is no option {name}{_hint(name, known)}")
+            other = "" if name.startswith("--") else " Put -- before an expression that starts with a minus, as in %ortlens -- -x."
+            parser.error(f"there is no option {name}.{near_hint(name, known) or other}")
     return parser.parse_args(words), rest.removeprefix("-- ").rstrip("; ").strip()
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return "" if name.startswith("--") else "; put -- before an expression that starts with a minus, as in %ortlens -- -x"
 
 
 def cell_options(line: str) -> argparse.Namespace:
@@ -393,5 +386,5 @@ def _refuse_unknown(parser: argparse.ArgumentParser, word: str) -> NoReturn:
         )
     if any(name in action.option_strings for action in parser_of("%ortlens")._actions):  # noqa: SLF001 - as above
         raise UsageError(f"{name} is an option of %ortlens only; in a cell, pass it to torch.compile. %ortlens? shows all options")
-    near = _hint(name, parser._option_string_actions) if name.startswith("--") else ""  # noqa: SLF001 - as above
-    parser.error(f"{word} is not an option of %%ortlens{near or '; the code goes in the lines below'}")
+    near = near_hint(name, parser._option_string_actions) if name.startswith("--") else ""  # noqa: SLF001 - as above
+    parser.error(f"{word} is not an option of %%ortlens.{near or ' The code goes in the lines below.'}")

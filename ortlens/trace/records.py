@@ -795,7 +795,8 @@ class Figures:
         "The call of `ortlens.freeze` for the function that was measured, where entering compiled code takes much of it and freezing was "
         "tried and works."
     )
-    freeze_refused: str | None = optional("Where it was tried and does not work: why.")
+    freeze_gain_ns: int | None = optional("What a frozen call saves, measured in turns; empty where it was not timed.", unit="ns")
+    freeze_refused: str | None = optional("Where it was tried and does not work, or takes longer: why.")
     freeze_untried: Literal["tracing", "calls"] | None = optional(
         "Where it was not tried: `tracing` the function took more than 2 s, or whoever measured gave the number of `calls`."
     )

@@ -24,7 +24,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.freeze.frozen import Frozen, lowered_for
 from ortlens.backend.freeze.tracing import DroppedWrite, program_of
 from ortlens.errors import UsageError
-from ortlens.lens.freezing import call_text, refusal_of
+from ortlens.lens.freezing import call_text, tried
 from tests.threads import in_threads
 
 
@@ -556,7 +556,7 @@ def test_values_that_a_hook_keeps_are_named_with_their_line(keep: Callable[[torc
     with pytest.warns(DroppedWrite, match=r"beyond its results, from \S*test_freeze.py:\d+, ") as caught:
         ortlens.freeze(model, x)
     assert caught[0].filename == __file__
-    assert "test_freeze.py" in (refusal_of(model, (x,), {}, OrtBackend()) or "")
+    assert "test_freeze.py" in str(tried(model, (x,), {}, OrtBackend(), converts=False))
 
 
 KEPT = torch.zeros(3), torch.ones(3)
@@ -664,8 +664,9 @@ def test_an_argument_of_a_class_without_keys_is_refused() -> None:
 @pytest.mark.parametrize(("how", "works"), [("plain", True), ("dataclass", False), ("writes", False)])
 def test_what_freeze_would_do_is_known_without_a_trace_of_trying(how: str, works: bool) -> None:  # noqa: FBT001 - a row of the table
     model = Returning(how)
-    refusal = refusal_of(model, (torch.ones(8),), {"mask": torch.ones(8)}, OrtBackend.get_cached_instance_for_options(None))
-    assert (refusal is None) == works
+    given, backend = ((torch.ones(8),), {"mask": torch.ones(8)}), OrtBackend.get_cached_instance_for_options(None)
+    made, refusal = (tried(model, *given, backend, converts=converts) for converts in (True, False))
+    assert isinstance(made, Frozen) == (refusal is None) == works
     assert not model.kept.any()
 
 
@@ -673,7 +674,7 @@ def test_what_freeze_would_do_is_known_without_a_trace_of_trying(how: str, works
 def test_freezing_is_not_advised_for_what_changes_python_objects(how: str, works: bool) -> None:  # noqa: FBT001 - likewise
     with torch.no_grad():
         lens = ortlens.explain(Returning(how), calls=1)(torch.ones(8))
-    lens._try_freezing(lens._targets.example, counted=False)
+    lens._try_freezing(lambda: lens.call_target((torch.ones(8),), {}), lens._targets.example, counted=False)
     figures = lens.captured().figures
     assert (figures.freeze_call is not None) == works
     assert (figures.freeze_refused is not None) != works

@@ -135,8 +135,8 @@ def test_nodes_lead_back_to_the_lines_of_the_user(shell: Shell, cell: str, line:
 
 WRONG_LINES = {
     "%ortlens --nope f(x)": "there is no option --nope",
-    "%ortlens --profil f(x)": "did you mean --profile?",
-    "%ortlens -q f(x)": "put -- before an expression",
+    "%ortlens --profil f(x)": "Did you mean --profile?",
+    "%ortlens -q f(x)": "Put -- before an expression",
     "%ortlens f(x) -o lens": "%ortlens -o lens f(x)",
     "%ortlens y = f(x)": "lens.result",
     "%ortlens f(x": "was never closed",
@@ -153,7 +153,7 @@ WRONG_LINES = {
     "%ortlens --redact f(x)": "--report FILE",
     "%ortlens --save gone/run.ortlens f(x)": "there is no folder",
     "%%ortlens --nope\nlens = 1": "--nope is not an option",
-    "%%ortlens --reprot x.html\nlens = 1": "did you mean --report?",
+    "%%ortlens --reprot x.html\nlens = 1": "Did you mean --report?",
     "%%ortlens --calls 3\nlens = 1": "--calls is an option of %ortlens only",
     "%%ortlens --verify\nlens = 1": "lens.verify(x)",
     "%%ortlens --profile\nlens = 1": "%ortlens --profile model(x)",

@@ -1,7 +1,8 @@
 """Show programs with a planted cause to the lens, and do what it says first: `python -m tests.strangers`.
 
 A row per program: is the cause first, is its line right, is its figure within 1.5 times of that of tight loops, does the first advice work
-when it is followed, does the screen contradict itself. `--no-times` leaves out what needs an idle machine; `--only TEXT` chooses programs.
+when it is followed, does the screen contradict itself. What times make wrong is measured up to three times. `--no-times` leaves out what
+needs an idle machine; `--only TEXT` chooses programs.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def line_of(row: dict[str, Any]) -> str:
     said, true = (f"{row[name] / 1e3:.0f}" if row.get(name) is not None else "-" for name in ("said_ns", "true_ns"))
     ways = "; ".join(f"{way['way']} {way['outcome']}" + (f" {way['ratio']}x" if "ratio" in way else "") for way in row["followed"]) or "-"
     shown = row["shown"][0] if row["shown"] else "nothing"
-    wrong = "; ".join(problems(row))
+    wrong = "; ".join([*problems(row), *([f"({row['tries']} tries)"] if row["tries"] > 1 else [])])
     return _LINE.format(row["name"], signs[row["is_first"]], signs[row["place"]], f"{said}/{true} us", shown, ways, wrong)
 
 

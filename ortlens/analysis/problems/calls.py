@@ -75,7 +75,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
     elif is_in_vain:
         what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
     elif part == "guards" and graph is not None and capture.figures.freeze_call and is_costly_to_enter(capture):
-        what_to_do, gain = _freeze(capture), min(_saved_by_freezing(capture, totals, graph), slow.part_ns)
+        what_to_do, gain = _freeze(capture), capture.figures.freeze_gain_ns or slow.part_ns
     yield slower_call.problem(
         node,
         graph,
@@ -208,32 +208,19 @@ def costly_entry(capture: Capture) -> Iterator[Problem]:
     if (slow is not None and slow.part == "guards") or any(finding.rule == HEAVY_GUARDS for finding in capture.findings):
         return
     graph = next(graph for graph in compiled_graphs(capture) if graph.graph_id == totals.graph_ids[0])
-    saved = _saved_by_freezing(capture, totals, graph)
+    saved, is_open = figures.freeze_gain_ns, figures.freeze_call or figures.freeze_untried == "tracing"
     yield costly_entry.problem(
         graph,
         subject=graph.graph_id,
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}"
-        + (f", and checking weights {time_from_ns(saved - entering)}" if saved > entering else ""),
+        + (f"; a frozen call takes {time_from_ns(saved)} less" if saved else ""),
         evidence="the time of a call, by part; a frozen callable does not check weights either, and checks its arguments instead"
         + _why_not_frozen(capture),
         **_freeze(capture),
-        gain_ns=saved if figures.freeze_call or figures.freeze_untried == "tracing" else None,
+        gain_ns=(entering if saved is None else saved) if is_open else None,
+        measured=saved is not None,
     )
-
-
-def _saved_by_freezing(capture: Capture, totals: LedgerTotals, graph: Graph) -> int:
-    """Estimate what a frozen callable saves: entering, and of binding what checks weights; its own checks take as long as the residual.
-
-    Measured with seven models from one layer to an attention: within 12 % of the call.
-    """
-    parts = partitions_by_graph(capture).get(graph.graph_id, [])
-    weights = _WEIGHT * len(graph.weights)
-    bound = sum(part.input_count + part.output_count for part in parts) - len(graph.weights)
-    return totals.ns["guards"] + round(totals.ns.get("bind", 0) * weights / max(weights + max(bound, 1), 1))
-
-
-_WEIGHT = 0.25  # time of checking a weight, by that of binding a tensor
 
 
 def _costly_steps(capture: Capture, totals: LedgerTotals) -> Iterator[Problem]:

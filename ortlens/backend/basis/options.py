@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from ortlens.errors import UsageError
+from ortlens.errors import UsageError, near_hint
 
 if TYPE_CHECKING:
     import onnx
@@ -174,9 +173,9 @@ def _from_mapping(kind: type[_T], given: object, what: str) -> _T:
     valid = [field.name for field in dataclasses.fields(kind)]
     unknown = [name for name in given if name not in valid]
     if unknown:
-        guesses = {name: difflib.get_close_matches(str(name), valid, n=1) for name in unknown}
-        said = ", ".join(f"{name!r}" + (f" (did you mean {guess[0]!r}?)" if guess else "") for name, guess in guesses.items())
-        raise UsageError(f"unknown option{'s' if len(unknown) > 1 else ''} {said}; valid options are: {', '.join(valid)}")
+        raise UsageError(
+            f"there is no option {', '.join(map(repr, unknown))}.{near_hint(str(unknown[0]), valid)} There are: {', '.join(valid)}."
+        )
     return kind(**given)
 
 

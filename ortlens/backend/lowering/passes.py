@@ -51,6 +51,21 @@ def multiply_by_group(graph: torch.fx.Graph) -> None:
             _regroup(graph, product, repeated)
 
 
+def multiply_at_once(graph: torch.fx.Graph) -> None:
+    """Make one product of a batched one with a matrix that is expanded, as `linear` does for a weight without a gradient."""
+    for product in graph.find_nodes(op="call_function", target=_aten.bmm.default):
+        left, right = product.args
+        matrix = _before(_before(right, _RESHAPES) or right, (_aten.expand.default,))
+        if matrix is None or _shape(right)[1:] != _shape(matrix) or type(summed := matrix.meta["val"].shape[0]) is not int or not summed:
+            continue
+        value, count = product.meta["val"], matrix.meta["val"].shape[1]
+        many = value[..., 0].numel()
+        with graph.inserting_before(product):
+            rows = provenance.call_like(product, _aten.reshape.default, (left, [-1, summed]), value.new_empty([many, summed]))
+            made = provenance.call_like(product, _aten.mm.default, (rows, matrix), value.new_empty([many, count]))
+            product.replace_all_uses_with(_reshaped(product, made, [(left, 0, 1), (left, 1, 1), (matrix, 1, 1)]))
+
+
 def read_unexpanded(graph: torch.fx.Graph) -> None:
     """Let what reads the first of expanded values read the value before it was expanded: masks, whose copies nothing reads then."""
     sources: dict[torch.fx.Node, torch.fx.Node] = {}  # a slice of an expanded value -> the value
@@ -241,6 +256,7 @@ PASSES = (
     Pass(name="gather windows", run=lambda copy: storage_windows.gather_windows(copy.module), **_USUAL),
     Pass(name="drop metadata checks", run=Prepared.drop_metadata_checks, ensures=(GraphCondition.SETTLED,), **_USUAL),
     Pass(name="read unexpanded masks", run=lambda copy: read_unexpanded(copy.module.graph), **_USUAL),
+    Pass(name="multiply at once", run=lambda copy: multiply_at_once(copy.module.graph), **_USUAL),
     Pass(name="multiply by group", run=lambda copy: multiply_by_group(copy.module.graph), **_USUAL),
     Pass(name="compute once", run=lambda copy: compute_once(copy.module.graph), **_USUAL),
     Pass(name="drop what nobody reads", run=_drop_unread, requires=_GIVEN, ensures=(GraphCondition.READ,)),

@@ -113,7 +113,7 @@ class Measurement:
             note_dropped(self.recorder, call, uncompiled, dropped)
         with lens_guard(self.recorder, "trying to freeze"):
             if not ledger.found_none and is_costly_to_enter(self.captured()):
-                self.try_freezing(counted=counted)
+                self.try_freezing(call, counted=counted)
         if not counted and uncompiled is not None:
             with lens_guard(self.recorder, "counting operators"):
                 count_operators(self.recorder, call, uncompiled)

@@ -29,8 +29,7 @@ from ortlens._shell import display_name
 from ortlens.analysis.index import grouped
 from ortlens.analysis.problems.advice import REPORTING, changes_to_try, chosen_name, is_one_truth, line_to_try
 from ortlens.analysis.problems.catalogue import SENTENCES
-from ortlens.analysis.speed import AbTiming
-from ortlens.backend.basis.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
+from ortlens.backend.basis.ab_timing import compare_calls, waiting_for
 from ortlens.backend.observed import ObservedGraph, graphs_of, unlogged
 from ortlens.lens.observing.break_texts import lines_of
 from ortlens.lens.observing.listener import DynamoWatch
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 _BUDGET_NS = 1_000_000_000
 _COMPILING_NS = 3_000_000_000  # of what compiles longer, what its changes save is not timed
 _SETTLING = 4  # calls until nothing is compiled any more
-_TURNS_NS, _FEWEST, _MOST = 200_000_000, 5, 12
 _SHARE = 0.5  # of the time that the graphs took to compile, where that is more than two seconds: a trace of theirs takes as long
 _PRIVATE = re.compile(r"\b__[a-z]\w*?(?<!__)\b")
 """A name that a class changes, as `self.__x`."""
@@ -210,7 +208,6 @@ class Trials:
             return None
         heard, fast = Recorder(), compiled(self.target)
         watch = DynamoWatch(heard, lambda _backend: True)
-        wait = waiting_for(self.target, self.args)
 
         def call() -> Any:
             self._made += 1
@@ -227,16 +224,8 @@ class Trials:
                 return None
             if any(ProgramLine(item.file, item.line) == way.place for item in watch.recorder.records(r.Break)):
                 return None
-        usual = clocked(present, wait)()
-        ours, other = (shortest_of_few(run, wait, usual_ns=usual) for run in (present, call))
-
-        def changed() -> int:
-            with _changed(codes, settings):
-                return other()
-
-        deadline = time.perf_counter_ns() + _TURNS_NS
         with unlogged((*graphs, *graphs_of(heard))):
-            turns = AbTiming(*take_turns((ours, changed), fewest=_FEWEST, most=_MOST, is_over=lambda: time.perf_counter_ns() > deadline))
+            turns = compare_calls(present, call, waiting_for(self.target, self.args), lambda: _changed(codes, settings))
         return turns.gain_ns if turns.is_faster or turns.is_slower else 0
 
     def _note(self, items: list[r.Break], **facts: Any) -> None:

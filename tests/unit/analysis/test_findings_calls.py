@@ -277,12 +277,14 @@ def test_where_nothing_runs_the_finding_and_the_advice_say_one_gain() -> None:
     assert (finding.gain_ns, finding.measured) == (30 * MICRO, True)
 
 
-def test_freezing_saves_the_checks_of_weights_too() -> None:
+@pytest.mark.parametrize(("measured", "gain", "count"), [(None, 30, 1), (40, 40, 1), (0, 0, 0)])
+def test_what_a_frozen_call_saves_is_as_measured(measured: int | None, gain: int, count: int) -> None:
     capture = slow_call(0, guards=30 * MICRO, bind=20 * MICRO, run=30 * MICRO, residual=0)
-    capture = replace(capture, graphs=tuple(replace(row, weights=tuple(f"w{n}" for n in range(8))) for row in capture.graphs))
-    capture = replace(capture, partitions=(partition(input_count=9, output_count=1),))
+    known = replace(capture.figures, freeze_gain_ns=None if measured is None else measured * MICRO)
+    capture = replace(capture, figures=known)
     (finding,) = found(capture, "costly_entry")
-    assert (finding.gain_ns, finding.at_most) == (40 * MICRO, False)  # 8 weights take as long as 2 tensors: half of the binding
+    assert (finding.gain_ns, finding.measured) == (gain * MICRO, measured is not None)
+    assert len(problems_of(capture)[:3]) == count
 
 
 def test_information_without_a_gain_or_with_a_small_one_does_not_stand_out() -> None:

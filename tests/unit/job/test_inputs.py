@@ -95,8 +95,8 @@ def test_order_and_names() -> None:
 @pytest.mark.parametrize(
     ("text", "said", "marked"),
     [
-        ("f33[2]", "did you mean f32?", "f33"),
-        ("x=f33[2]", "did you mean f32?", "f33"),
+        ("f33[2]", "Did you mean", "f33"),
+        ("x=f33[2]", "Did you mean", "f33"),
         ("[2]x", "is not a value", "[2]x"),
         ("f32[2,x]", "'x' is not a size", "x"),
         ("f32[2,-1]", "'-1' is not a size", "-1"),

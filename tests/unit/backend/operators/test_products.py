@@ -150,6 +150,18 @@ def test_no_head_is_copied(attentions: tuple[Attention, ...], *, varying: bool) 
     assert len(capture.graphs) == 1
 
 
+@pytest.mark.parametrize("varying", [False, True])
+def test_a_matrix_is_not_expanded_for_a_batch(*, varying: bool) -> None:
+    layer = torch.nn.Linear(5, 6).requires_grad_(requires_grad=False)  # else PyTorch itself makes one product
+    cases: dict[str, Any] = {
+        "linear": lambda a, *_: layer(a.transpose(0, 1)),
+        "more batches": lambda a, b, *_: layer(torch.stack([a, -a]).transpose(0, 2)) @ b[0].t(),
+        "of each": lambda a, b, *_: (a.transpose(0, 1) @ b[0]).sum() + (a @ b),
+    }
+    capture = as_pytorch(cases, A, B, dynamic=varying, stays=())
+    assert sum("bmm" in node.target for node in capture.nodes) == 1
+
+
 @pytest.mark.parametrize("marked", [(1, 2), (0,)])
 def test_some_sizes_vary(marked: tuple[int, ...]) -> None:
     """Marked are the batch, the rows of queries, and those of keys and values."""
