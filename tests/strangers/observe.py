@@ -159,7 +159,8 @@ def _observed(program: Program, folder: Path, *, with_times: bool) -> dict[str, 
     if first.actions:
         look = first.actions[0]
         row["followed"] = [_follow(program, before, first, way, with_times=with_times) for way in _ways(program, first, look)]
-        row |= _size(before, look, next((way["saved_ns"] for way in row["followed"] if "saved_ns" in way), None)) if with_times else {}
+        ways = sorted(row["followed"], key=lambda way: way["way"] != "uncompiled")  # of which a price is where that is a way
+        row |= _size(before, look, next((way["saved_ns"] for way in ways if "saved_ns" in way), None)) if with_times else {}
     return row
 
 

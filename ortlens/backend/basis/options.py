@@ -174,7 +174,7 @@ def _from_mapping(kind: type[_T], given: object, what: str) -> _T:
     unknown = [name for name in given if name not in valid]
     if unknown:
         raise UsageError(
-            f"there is no option {', '.join(map(repr, unknown))}.{near_hint(str(unknown[0]), valid)} There are: {', '.join(valid)}."
+            f"unknown option {', '.join(map(repr, unknown))}.{near_hint(str(unknown[0]), valid)} The options are: {', '.join(valid)}."
         )
     return kind(**given)
 
