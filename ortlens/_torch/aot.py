@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortlens._torch.tensors import is_fake, is_fake_of
+from ortlens._torch.tensors import is_fake, is_fake_of, is_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,24 +22,32 @@ if TYPE_CHECKING:
 _LOCAL = re.compile(r"L\[\s*['\"](.*?)['\"]\s*\]")  # as `strip_local_scope` in torch/_dynamo/guards.py
 
 
-def aot_backend(
+def aot_backend(  # noqa: PLR0913 - what AOTAutograd takes, each by name
     *,
     forward: Callable[..., Any],
     backward: Callable[..., Any],
     inference: Callable[..., Any],
     decompositions: Mapping[Any, Callable[..., Any]],
     kept: Mapping[Any, Callable[..., Any] | None],
+    joint: Callable[[torch.fx.Graph], Any],
 ) -> Callable[..., Any]:
-    """Make a Dynamo backend that compiles graphs through AOTAutograd; `kept` as for `kept_whole`."""
+    """Make a Dynamo backend that compiles graphs through AOTAutograd; `kept` as for `kept_whole`.
+
+    `joint` may change the graph of forward and backward together, before it is decided what the backward gets of the forward.
+    """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    def apart(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        joint(module.graph)
+        return min_cut_rematerialization_partition(module, *args, **kwargs)
 
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
         decompositions=dict(decompositions),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=apart,
     )
 
     def compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -96,6 +105,39 @@ def kept_whole(kept: Mapping[Any, Callable[..., Any] | None]) -> Iterator[None]:
             target.py_kernels.clear()
             target.py_kernels.update(kernels)
             target._dispatch_cache.clear()
+
+
+class TracedCall(NamedTuple):
+    """What a trace made of a call."""
+
+    nodes: list[torch.fx.Node]  # in order
+    args: Any  # with the nodes in the place of their values
+    kwargs: Any
+    results: list[Any]  # the nodes of the leaves of the result
+
+
+def traced_call(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, TracedCall | None]:
+    """Call a decomposition, and return its result with what it made of a graph; None inside of another one, and where it made nothing."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    from torch.utils import _pytree
+
+    mode: Any = get_proxy_mode()
+    if mode is None or mode.decomp_layers != 1:
+        return function(*args, **kwargs), None
+
+    def node_of(value: Any) -> Any:
+        found = mode.tracer.unwrap_proxy(value)
+        return getattr(found, "node", found)
+
+    given, named = _pytree.tree_map(node_of, (args, kwargs))
+    graph = mode.tracer.graph
+    last = next(iter(reversed(graph.nodes)), None)
+    made = function(*args, **kwargs)
+    nodes = list(itertools.takewhile(lambda node: node is not last, reversed(graph.nodes)))[::-1]
+    if made is NotImplemented or any(isinstance(leaf, torch.Tensor) or is_symbolic(leaf) for leaf in _pytree.tree_leaves((given, named))):
+        return made, None
+    return made, TracedCall(nodes, given, named, [node_of(leaf) for leaf in _pytree.tree_leaves(made)])
 
 
 def know_shape(target: Any, made: Callable[..., Any]) -> None:

@@ -132,9 +132,16 @@ class OrtBackend:
         )
         if ahead:
             compile_graph = functools.partial(self._kept, recorder)
-        graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder), ahead=ahead)
+        graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder), stays=self._stays_whole, ahead=ahead)
         with gc_paused(), _torch.kept_by_itself() if ahead else contextlib.nullcontext():
             return graph.compile(example_inputs, decompositions)
+
+    def _stays_whole(self, call: torch.fx.Node, parts: Sequence[torch.fx.Node]) -> Any:
+        """Tell why an operator of a graph with gradients stays in PyTorch; None where it is taken apart."""
+        from ortlens.backend.partitioning.support import slower_in_parts
+        from ortlens.backend.runtime.devices import runs_on_cpu_alone
+
+        return slower_in_parts(call, parts) if runs_on_cpu_alone(self.options) else None
 
     def _kept(self, recorder: Recorder | None, lowered: LoweredGraph) -> Callable[..., Any]:
         """Compile one ATen graph to what AOTAutograd can keep for another process."""

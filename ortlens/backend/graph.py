@@ -7,6 +7,7 @@ else fails, PyTorch runs the whole graph.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
+from ortlens.backend.lowering.wholes import whole
 from ortlens.backend.partitioning.plan import NodeKind, kind_of
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program
@@ -259,12 +261,13 @@ class CompiledGraph(PlannedGraph):
         self.context.report_failure("backend_failed", LEFT_TO_TORCH, error)
 
 
-def eager_graph(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:
-    """Make a boxed function that runs a graph in PyTorch alone."""
+def eager_graph(module: torch.fx.GraphModule, *, apart: bool = False) -> Callable[[list[Any]], list[Any]]:
+    """Make a boxed function that runs a graph in PyTorch alone: its operators whole, or `apart` as they were lowered."""
+    made = functools.cache(lambda: module if apart else whole(module))
 
     def run(args: list[Any]) -> list[Any]:
         inputs = list(args)
         args.clear()
-        return list(module(*inputs))
+        return list(made()(*inputs))
 
     return run

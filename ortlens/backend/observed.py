@@ -118,7 +118,7 @@ class ObservedGraph:
 
     def in_torch(self) -> AbstractContextManager[None]:
         """Let PyTorch run the graph as it was lowered."""
-        return _replaced(self.of, eager_graph(self.lowered))
+        return _replaced(self.of, eager_graph(self.lowered, apart=True))
 
     def unlogged(self) -> GraphCall:
         """Return what runs the graph where no lens times the nodes that PyTorch runs."""

@@ -15,7 +15,7 @@ from ortlens._shell import progress
 from ortlens.backend.basis.error_text import full_text, short_text
 from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.basis.options import registered_ops
-from ortlens.backend.basis.provenance import tensors_in
+from ortlens.backend.basis.provenance import target_name, tensors_in
 from ortlens.backend.cache import ConvertedModel, key_of
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.conversion import converter
@@ -24,10 +24,11 @@ from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.lowering import passes
 from ortlens.backend.lowering.returned_views import inputs_of
+from ortlens.backend.lowering.wholes import parts_of, put_together
 from ortlens.backend.operators.basics import NotConvertibleError
 from ortlens.backend.partitioning.kernel_times import if_slower
 from ortlens.backend.partitioning.plan import Plan, Verdict, plan_partitions, split
-from ortlens.backend.partitioning.support import Support, storage_readers
+from ortlens.backend.partitioning.support import Support, slower_in_parts, storage_readers
 from ortlens.backend.runtime.devices import cpu_provider_computes, reason_against, runs_on_cpu_alone
 from ortlens.errors import ConversionError
 
@@ -90,6 +91,15 @@ class Exclusions:
             self.verdicts[node.name] = Verdict(supported=False, code="session_refused", reason=_reason([node], error), exception=exception)
         if not refused:
             self.partition_failed(partition, "session_refused", _reason(partition.nodes, error), exception)
+
+
+def _of_whole(call: torch.fx.Node, parts: Sequence[torch.fx.Node], plan: Plan) -> Verdict | None:
+    """Return why an operator stays in PyTorch of which all parts do; None where some do not."""
+    verdicts = [plan.verdicts[node] for node in parts]
+    if any(map(plan.in_partition, parts)):
+        return None
+    verdict = next((verdict for verdict in verdicts if not verdict.supported and verdict.code != "too_small"), verdicts[0])
+    return verdict._replace(reason=f"{target_name(call)} stays in PyTorch whole: of its parts, {verdict.reason}", supported=False)
 
 
 def lacks_kernel(origins: Mapping[str, str], error: Exception) -> bool:
@@ -226,12 +236,18 @@ class Planner:
         )
         # PyTorch would also copy the new values of what the graph updates.
         by_times = not (self._context.deployed or self._lowered.mutated) and runs_on_cpu_alone(self._context.options)
-        self.plan = plan_partitions(
-            self.promoted.graph,
-            support.verdict,
-            min_nodes=self._context.options.min_partition_nodes,
-            if_slower=functools.partial(if_slower, folded=folded) if by_times else lambda _: None,
-        )
+        graph = self.promoted.graph
+        if by_times:
+            put_together(graph, slower_in_parts)
+        while True:
+            self.plan = plan_partitions(
+                graph,
+                support.verdict,
+                min_nodes=self._context.options.min_partition_nodes,
+                if_slower=functools.partial(if_slower, folded=folded, parts=parts_of(graph)) if by_times else lambda _: None,
+            )
+            if not put_together(graph, functools.partial(_of_whole, plan=self.plan)):
+                break
         partitions = split(self.plan, self.promoted)
         self._phases.partition_ns += time.perf_counter_ns() - started
         return partitions

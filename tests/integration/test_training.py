@@ -120,7 +120,7 @@ def test_what_has_no_gradient_has_none_when_pytorch_runs_its_decomposition() -> 
 
 def test_what_pytorch_computes_in_one_pass_stays_there_where_it_is_large() -> None:
     names = ("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "native_batch_norm_backward")
-    one_pass = {f"aten.{name}.default" for name in names}
+    one_pass = {f"aten.{name}.default" for name in (*names, "threshold_backward")}
     for size, kept in ((128, one_pass), (8, set[str]())):
         torch.compiler.reset()
         ours, theirs, _ = _twins("conv_batchnorm")
@@ -134,4 +134,5 @@ def test_what_pytorch_computes_in_one_pass_stays_there_where_it_is_large() -> No
         _assert_same_state(ours, theirs)
         codes = dict(zip(lens.fallbacks.target, lens.fallbacks.reason_code, strict=True))
         assert codes.pop("aten.convolution_backward.default") == "no_converter"
-        assert codes == dict.fromkeys(kept, "policy")
+        assert codes.keys() - {"aten.detach.default"} == kept
+        assert set(codes.values()) <= {"policy"}

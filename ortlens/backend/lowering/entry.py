@@ -17,6 +17,7 @@ from ortlens import _torch
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
 from ortlens.backend.basis.provenance import count_ops, input_name, layout_text, module_path, needs_gradient, operations, user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
+from ortlens.backend.lowering.wholes import noting, put_together
 from ortlens.backend.operators.facts import Tracing
 from ortlens.errors import ConversionError, OrtLensError
 
@@ -68,15 +69,19 @@ class DynamoGraph:
         compile_graph: Callable[[LoweredGraph], Callable[..., Any]],
         on_failure: Callable[[str, str, Exception], None] | None = None,
         *,
+        stays: Callable[..., Any],
         ahead: bool = False,
     ) -> None:
         """Note what is known before AOTAutograd runs.
+
+        `stays` tells which operators of a graph with gradients stay in PyTorch whole, as for `put_together`.
 
         `on_failure` reports, by rule, title and exception, a failure that the graph survives: lowered without our decompositions, or
         compiled by PyTorch alone. Without it, the failure is raised. `ahead`: AOTAutograd's own function is wanted, which can be saved.
         """
         self._on_failure = on_failure
         self._ahead = ahead
+        self._stays = stays
         self._module = module
         self._compile_graph = compile_graph
         self._autocasts = _torch.autocasts()  # read here, because AOTAutograd disables autocast while it compiles
@@ -109,8 +114,9 @@ class DynamoGraph:
             forward=self._compiler_for("forward"),
             backward=self._compiler_for("backward"),
             inference=self._compiler_for("inference"),
-            decompositions=decompositions,
+            decompositions=noting(decompositions),
             kept=operators.kept_whole(Tracing(with_gradient=self._needs_gradient, on_cuda=on_cuda)),
+            joint=functools.partial(put_together, why=self._stays),
         )
         compiled: Callable[..., Any] = backend(self._module, example_inputs)
         return compiled

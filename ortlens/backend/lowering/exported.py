@@ -18,6 +18,7 @@ from ortlens.backend.basis.provenance import count_ops, user_line
 from ortlens.backend.lowering.entry import LoweredGraph, unique_names, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
+from ortlens.backend.lowering.wholes import noting
 from ortlens.backend.operators.basics import for_all_sizes
 from ortlens.backend.operators.facts import UNSAID_WRITES, by_name
 from ortlens.errors import UsageError
@@ -298,7 +299,7 @@ def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]
     known = _torch.guard_texts(program)
     with _torch.quiet(), _torch.copies_kept(), results_known(), _inputs_apart(program), for_all_sizes():
         apart = _torch.without_objects(_torch.with_guards(program, ()), keys_of)  # to build objects may add operators
-        made = apart.run_decompositions(table)
+        made = apart.run_decompositions(noting(table))
     texts = (*known, *_torch.guard_texts(made))
     complete: ExportedProgram = _torch.with_structures(_torch.with_guards(made, texts), program.call_spec)
     return complete

@@ -17,6 +17,7 @@ from ortlens import _torch
 from ortlens._versions import SupportedRange, installed
 from ortlens.backend.basis import provenance
 from ortlens.backend.operators.facts import Call
+from ortlens.backend.partitioning.plan import NodeKind, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -38,6 +39,8 @@ _LEAST_LOSS_NS = 100_000
 """A loss from which on two partitions, with PyTorch between them, are faster than one."""
 _LEAST_PARTITION_LOSS_NS = 10_000
 """A loss from which on a whole partition stays in PyTorch: below it, the times are not known well enough."""
+_ENTRY_NS = 15_000
+"""What a session takes that computes nothing, such as one for what AOTAutograd detaches for the backward graph."""
 _COPIED_NS = 0.125  # of a number that is copied
 _CALL = Ns(1_500, 700)  # of any operator, in a call
 _FEW_BYTES = 1 << 14
@@ -160,6 +163,9 @@ _COMPARISONS = tuple(
     overload for packet in (_aten.eq, _aten.ge, _aten.gt, _aten.le, _aten.lt, _aten.ne) for overload in (packet.Scalar, packet.Tensor)
 )
 
+_ACROSS = Ns(1.1, 5.0)
+"""A softmax over another dimension than the last; of images ONNX Runtime takes 3.8 to 12 ns."""
+
 _APART: Mapping[Any, Row] = {
     **dict.fromkeys((_aten.amax.default, _aten.amin.default), _along(Ns(0.05, 0.42), Ns(0.11, 1.5))),
     **dict.fromkeys((_aten.argmax.default, _aten.argmin.default), _place),
@@ -214,6 +220,7 @@ _APART: Mapping[Any, Row] = {
     _aten.hardshrink.default: Ns(0.09, 0.6),
     _aten.sort.default: _along(Ns(48.0, 64.0)),
     _aten.sort.stable: _along(Ns(48.0, 64.0)),
+    _aten._softmax.default: lambda call: None if _is_innermost(call) else _ACROSS,  # noqa: SLF001 - an operator's name
     _aten.tan.default: Ns(1.8, 12.9),
     _aten.threshold.default: Ns(0.12, 0.73),
     _aten.topk.default: _along(Ns(1.9, 3.9)),
@@ -265,7 +272,7 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.mean.dim: _along(Ns(0.048, 0.094), Ns(0.1, 0.09)),
     _aten.mse_loss.default: Ns(0.19, 0.41),
     _aten.native_group_norm.default: Ns(0.27, 0.67),
-    _aten.native_layer_norm.default: lambda call: Ns(0.53, 0.5) if call["weight"] is None else Ns(0.3, 0.51),
+    _aten.native_layer_norm.default: lambda call: Ns(0.53, 0.6) if call["weight"] is None else Ns(0.3, 0.51),
     _aten._native_batch_norm_legit_no_training.default: Ns(0.17, 0.16),  # noqa: SLF001 - same
     _aten.neg.default: Ns(0.09, 0.117),
     _aten.pow.Tensor_Scalar: _power,
@@ -278,7 +285,7 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.sigmoid.default: Ns(0.41, 0.66),
     _aten.silu.default: Ns(0.41, 0.31),
     _aten.sinc.default: Ns(9.2, 3.9),
-    _aten._softmax.default: _along(Ns(0.59, 0.34), Ns(1.45, 2.2)),  # noqa: SLF001 - same
+    _aten._softmax.default: _along(Ns(0.59, 0.34), _ACROSS),  # noqa: SLF001 - same
     _aten.sqrt.default: Ns(0.42, 0.38),
     _aten.stack.default: _along(Ns(1.6, 0.49), Ns(0.156, 0.18)),
     _aten.sum.default: Ns(0.045, 0.095),
@@ -293,8 +300,30 @@ _TOGETHER: Mapping[Any, Row] = {
 }
 """Others of float32, which count where all of a partition stays in PyTorch."""
 
+_IN_PARTS: Mapping[Any, Row] = {
+    target: Ns(torch_ns, math.inf)
+    for target, torch_ns in {
+        _aten.gelu_backward.default: 0.45,
+        _aten.huber_loss_backward.default: 0.22,
+        _aten.leaky_relu_backward.default: 0.16,
+        _aten._log_softmax_backward_data.default: 0.25,  # noqa: SLF001 - an operator's name
+        _aten.mish_backward.default: 2.5,
+        _aten.mse_loss_backward.default: 0.2,
+        _aten.native_group_norm_backward.default: 0.45,
+        _aten.native_layer_norm_backward.default: 0.3,
+        _aten.sigmoid_backward.default: 0.16,
+        _aten.silu_backward.default: 0.25,
+        _aten.smooth_l1_loss_backward.default: 0.22,
+        _aten._softmax_backward_data.default: 0.25,  # noqa: SLF001 - same
+        _aten.softplus_backward.default: 0.25,
+        _aten.tanh_backward.default: 0.16,
+        _aten.threshold_backward.default: 0.16,
+    }.items()
+}
+"""Operators that ONNX Runtime computes in parts alone, whose times count."""
+
 _VIEWS = (
-    *(_aten.view.default, _aten._unsafe_view.default, _aten.alias.default, _aten.unsqueeze.default),  # noqa: SLF001 - a name
+    *(_aten.view.default, _aten._unsafe_view.default, _aten.alias.default, _aten.detach.default, _aten.unsqueeze.default),  # noqa: SLF001 - a name
     *(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims),
 )
 _CONSTANTS = (_aten.full.default, _aten.zeros.default, _aten.ones.default)
@@ -375,7 +404,7 @@ _APART_BY_TYPE: Mapping[torch.dtype | None, Mapping[Any, Row]] = {
     torch.int64: _WHOLE_APART,
 }
 _ALL_BY_TYPE: Mapping[torch.dtype | None, Mapping[Any, Row]] = {
-    torch.float32: {**_APART, **_TOGETHER, **_OF_ANY},
+    torch.float32: {**_APART, **_TOGETHER, **_IN_PARTS, **_OF_ANY},
     torch.float64: {**_WIDE_APART, **_WIDE_TOGETHER, **_OF_ANY},
     torch.int64: {**_WHOLE_APART, **_WHOLE_TOGETHER, **_OF_ANY},
     torch.bool: {**_BOOLEAN, **_OF_ANY},
@@ -424,13 +453,31 @@ def lost_by_one(call: Call) -> float:
     return lost if lost >= _LEAST_LOSS_NS else 0.0
 
 
-def if_slower(nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node]) -> Ns | None:
+def lost_by_parts(call: torch.fx.Node, parts: Iterable[torch.fx.Node]) -> float:
+    """Return by how many ns ONNX Runtime takes longer for what a call became than PyTorch for the call; 0 if it is not worth partitions."""
+    whole = times_of(Call(call))
+    if whole is None:
+        return 0.0
+    of_parts = [times_of(Call(node)) for node in parts if kind_of(node) is NodeKind.COMPUTE]
+    lost = min(whole.ort, sum(times.ort + _CALL.ort for times in of_parts if times is not None)) - whole.torch
+    return lost if lost >= _LEAST_LOSS_NS else 0.0
+
+
+def if_slower(
+    nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node], parts: Mapping[torch.fx.Node, Collection[torch.fx.Node]]
+) -> Ns | None:
     """Return the times of a partition, of which these are the operators, if all of many numbers are known and ONNX Runtime takes longer.
 
-    What is `folded` a session computes once.
+    What is `folded` a session computes once. Where all `parts` of a call are in it, PyTorch makes that call.
     """
-    torch_ns = ort_ns = 0.0
     inside = dict.fromkeys(nodes)
+    torch_ns, ort_ns = 0.0, 0.0 if any(node.target is not _aten.detach.default for node in inside) else _ENTRY_NS
+    together = set[torch.fx.Node]()
+    for whole, made in parts.items():
+        known = times_of(Call(whole)) if all(node in inside or kind_of(node) is not NodeKind.COMPUTE for node in made) else None
+        if known is not None:
+            torch_ns += known.torch + _CALL.torch
+            together.update(made)
     for node in inside:
         call = Call(node)
         times = times_of(call)
@@ -438,7 +485,7 @@ def if_slower(nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node])
             if provenance.node_bytes(node) > _FEW_BYTES:
                 return None
             times = Ns(0.0, 0.0)
-        torch_ns += times.torch + _CALL.torch
+        torch_ns += 0.0 if node in together else times.torch + _CALL.torch
         ort_ns += 0.0 if node in folded else times.ort + _CALL.ort
         leaves = not inside.keys() >= node.users.keys()
         if leaves and (node.target in _VIEWS or node.target in _CONSTANTS):  # of a result, ONNX Runtime makes a copy

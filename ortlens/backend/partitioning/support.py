@@ -22,6 +22,7 @@ from ortlens.backend.basis.memory_order import may_overlap_itself, needs_restrid
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
+from ortlens.backend.lowering.wholes import STAYS
 from ortlens.backend.operators import registry as operators
 from ortlens.backend.operators.facts import ON_PURPOSE, Call, is_known_at_run_time
 from ortlens.backend.partitioning import kernel_times
@@ -29,7 +30,7 @@ from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ortlens.trace.records import FallbackCause, ReasonCode
 
@@ -75,6 +76,9 @@ class Support:
             return self.excluded[node.name]
         if node.target is operator.getitem:
             return self.verdict(node.all_input_nodes[0]) if node.all_input_nodes else YES
+        if (kept := node.meta.get(STAYS)) is not None:
+            whole: Verdict = kept
+            return whole
         for rule in (
             self._effect,
             self._slow,
@@ -206,8 +210,16 @@ class Support:
 
 def _loses(node: torch.fx.Node) -> str | None:
     lost_ns = kernel_times.lost_by_one(Call(node)) if node.target in kernel_times.APART else 0
-    if not lost_ns:
-        return None
+    return _slower(lost_ns) if lost_ns else None
+
+
+def slower_in_parts(call: torch.fx.Node, parts: Sequence[torch.fx.Node]) -> Verdict | None:
+    """Return why what ONNX Runtime would compute in parts stays in PyTorch, where that takes longer."""
+    lost_ns = kernel_times.lost_by_parts(call, parts)
+    return _no("policy", f"{provenance.target_name(call)} {_slower(lost_ns)}") if lost_ns else None
+
+
+def _slower(lost_ns: float) -> str:
     return f"{ON_PURPOSE}of so many numbers ONNX Runtime takes longer than PyTorch, by about {time_from_ns(lost_ns)} on one thread"
 
 
