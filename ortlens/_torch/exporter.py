@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
+import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -148,12 +149,20 @@ _NEVER_DECOMPOSED = frozenset(
 def shared_registry() -> Any:
     """Return the `ONNXRegistry` of ATen-to-ONNX functions of the installed torch and onnxscript; built once, in about 0.5 s.
 
-    A model must use its operator set version: functions of a newer one emit operators that an older model cannot contain.
+    A model must use its operator set version: functions of a newer one emit operators that an older model cannot contain. The recorder of
+    calls reads the signature of a function when a graph has its operator: to read those of all, from their sources, takes as long again.
     """
+    import onnxscript.values
     from torch.onnx._internal.exporter import _registration
+    from torch.onnx._internal.exporter._torchlib import _torchlib_registry
 
     with quiet():
-        return _registration.ONNXRegistry.from_torchlib()
+        _torchlib_registry.get_torchlib_ops()  # torch's own, which other exporters share, have signatures
+        with (
+            replaced(onnxscript.values.TracedOnnxFunction, "function_ir", types.SimpleNamespace(domain="")),
+            replaced(_registration.OnnxDecompMeta, "__post_init__", lambda _: None),
+        ):
+            return _registration.ONNXRegistry.from_torchlib()
 
 
 def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
@@ -166,8 +175,8 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     registry = _registration.ONNXRegistry()
     registry._opset_version = base.opset_version
     registry.functions = {target: list(metas) for target, metas in base.functions.items()}
-    for target, function in custom.items():
-        with quiet():  # warns of a function without annotations, which needs none
+    with replaced(_registration.OnnxDecompMeta, "__post_init__", lambda _: None):  # likewise
+        for target, function in custom.items():
             registry.register_op(target, function)
     return registry
 
