@@ -88,7 +88,8 @@ def put_together(graph: torch.fx.Graph, why: Callable[[torch.fx.Node, list[torch
 
 
 def _put_together_once(graph: torch.fx.Graph, why: Callable[[torch.fx.Node, list[torch.fx.Node]], Any]) -> bool:
-    named = {node.meta.get(_NAME): node for node in graph.nodes if node.meta.get(_NAME) == node.name or _IN_PLACE in node.meta}
+    kept = (node for node in graph.nodes if node.meta.get(_NAME) == node.name or _IN_PLACE in node.meta or node.op == "placeholder")
+    named = {node.meta.get(_NAME): node for node in kept}  # programs rename their inputs
     made = False
     for call, nodes in parts_of(graph).items():
         sources = [_same(named.get(node.name), node.meta["val"]) for node in call.all_input_nodes]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ortlens import Lens
+from ortlens import Lens, freeze
 
 IMAGES, VOLUMES = (4, 64, 64, 64), (2, 3, 16, 32, 32)
 TARGET = torch.ones(IMAGES)
@@ -56,3 +56,11 @@ def test_the_operators_are_those_of_eager(name: str, *, grad: bool) -> None:
     views = {"aten.view.default", "aten.detach.default", "aten.expand.default"}
     assert lens.partitions.empty
     assert Counter(target for target in lens.fallbacks.target if target not in views) == ran.targets - around
+
+
+def test_a_frozen_callable_runs_them_as_well() -> None:
+    function, sizes, _ = CASES["group_norm of a convolution"]
+    x = torch.randn(sizes)
+    frozen = freeze(function, x)
+    torch.testing.assert_close(frozen(x), function(x))
+    assert list(frozen.graph.left_in_torch()) == ["convolution", "native_group_norm_default"]
