@@ -118,7 +118,7 @@ def test_a_break_at_backward_costs_what_lies_before_the_backward() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = model(x).square().sum()
         loss.backward()
-        return loss.detach()
+        return loss.detach() + 1
 
     with torch.enable_grad():
         capture = ortlens.explain(step, calls=8)(torch.randn(4, 8)).captured()
