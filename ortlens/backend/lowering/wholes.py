@@ -16,6 +16,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.provenance import layout_text
+from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.lowering.returned_views import writes_argument
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ def put_together(graph: torch.fx.Graph, why: Callable[[torch.fx.Node, list[torch
 def _put_together_once(graph: torch.fx.Graph, why: Callable[[torch.fx.Node, list[torch.fx.Node]], Any]) -> bool:
     kept = (node for node in graph.nodes if node.meta.get(_NAME) == node.name or _IN_PLACE in node.meta or node.op == "placeholder")
     named = {node.meta.get(_NAME): node for node in kept}  # programs rename their inputs
-    made = False
+    made, ordered = False, {other for node in graph.nodes for other in (*(read_before(node) or ()), *written_before(node))}
     for call, nodes in parts_of(graph).items():
         sources = [_same(named.get(node.name), node.meta["val"]) for node in call.all_input_nodes]
-        if any(map(writes_argument, nodes)) or None in sources:
+        if None in sources or any(node in ordered or writes_argument(node) or written_before(node) for node in nodes):
             continue
         values = call.meta["val"] if isinstance(call.meta["val"], (list, tuple)) else (call.meta["val"],)
         results = {name: place for place, name in enumerate(call.meta["results"]) if name is not None}

@@ -64,3 +64,29 @@ def test_a_frozen_callable_runs_them_as_well() -> None:
     frozen = freeze(function, x)
     torch.testing.assert_close(frozen(x), function(x))
     assert list(frozen.graph.left_in_torch()) == ["convolution", "native_group_norm_default"]
+
+
+class Cache(nn.Module):
+    """Reads a buffer in one operator of many parts, and then writes to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.arange(float(1 << 20)).reshape(1024, 1024))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        kept = self.get_buffer("kept")
+        before = F.layer_norm(kept, (1024, 1024))
+        kept.index_copy_(0, place, x)
+        return before.sum(1) + kept[0].sum()
+
+
+def test_what_reads_a_buffer_does_so_before_it_is_written_to() -> None:
+    ours, theirs = Cache(), Cache()
+    lens = Lens(options={"min_partition_nodes": 1000})
+    compiled: Any = torch.compile(ours, backend=lens)
+    with torch.no_grad():
+        for number in range(3):
+            given = torch.full((1, 1024), number * 1e4), torch.tensor([number])
+            torch.testing.assert_close(compiled(*given), theirs(*given), atol=1e-3, rtol=1e-3)
+    assert ours.get_buffer("kept").equal(theirs.get_buffer("kept"))
+    assert lens.findings.empty
