@@ -54,7 +54,7 @@ def _noted(target: Any, function: Callable[..., Any], *args: Any, **kwargs: Any)
         return inputs[node]
 
     given, named = torch.fx.map_arg((trace.args, trace.kwargs), stand_in)
-    if target is _LAYER_NORM_BACKWARD and given[6] is not None:  # whether there is a bias: it is not read, so the backward graph lacks it
+    if target is _LAYER_NORM_BACKWARD and None not in given[5:7]:  # whether there is a bias: it is not read, so the backward graph lacks it
         given = (*given[:6], given[5], *given[7:])
     call = graph.call_function(target, given, named)
     call.meta = {"val": made, "results": [_note(node) if isinstance(node, torch.fx.Node) else None for node in trace.results]}
