@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     Parts: TypeAlias = Mapping[torch.fx.Node, list[torch.fx.Node]]  # the call of an operator, in a graph of its own -> the nodes it became
 
-_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
-# Keys in the meta of nodes: the call that a node is a part of, its name as it was noted, and whether it is in the place of that node.
 STAYS = "ortlens_stays"
-"""Key in the meta of an operator that stays in PyTorch whole: the reason."""
+"""Key in the meta of an operator that stays in PyTorch whole: why, as a verdict."""
+# The call that a node is a part of, the name of a node as it was noted, and whether it is in the place of the node of that name.
 _CALL, _NAME, _IN_PLACE = "ortlens_call", "ortlens_name", "ortlens_in_place"
+_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 
 
 def noting(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
