@@ -311,6 +311,7 @@ def _size(before: Loaded, look: Problem, saved: float | None) -> dict[str, Any]:
         return {"said_ns": said, "true_ns": saved, "size": None}
     if look.kind == "break" and look.gain_ns == 0:
         return {"said_ns": said, "true_ns": saved, "size": saved <= _LEAST_NS}
-    most = max(said, look.weight_ns)  # which the screen names beside it; how much of that goes depends on the change
+    # What the screen names beside it, a report that is moved among it: how much of that goes depends on the change.
+    most = max(said + look.own_code_ns, look.weight_ns)
     is_too_much = saved < said / _FAR and saved < said - _LEAST_NS and not look.at_most
     return {"said_ns": said, "true_ns": saved, "size": not is_too_much and saved <= max(most * _FAR, said + _LEAST_NS)}
