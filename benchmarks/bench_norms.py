@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from bench_operators import compared
+from bench_operators import rows_of
 from measure import Table, parser_for, report, start
 from torch.nn import functional
 
@@ -84,11 +84,10 @@ def main() -> None:
     parser.add_argument("--sides", nargs="*", type=int, default=[4, 16, 64])
     options: Any = parser.parse_args()
     start(options)
-    tables = []
+    chosen, tables = {name: FUNCTIONS[name] for name in options.only}, []
     for side in [4] if options.quick else options.sides:
         x = torch.randn(_BATCH, _CHANNELS, side, side, side)
-        with torch.no_grad():
-            made = [compared(name, FUNCTIONS[name], x, _MOST_OF_LONG, quick=options.quick) for name in options.only]
+        made = rows_of(chosen, x, _MOST_OF_LONG, quick=options.quick)
         tables.append(Table(title=f"float32, {x.numel():,} numbers, shortest calls", rows=made, remarks=summary(made)))
     report("norms, losses and three dimensions", tables, options)
 

@@ -127,8 +127,13 @@ OPERATORS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def compared(name: str, eager: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, goal: float, *, quick: bool) -> Row:
-    """Compiled to eager, and to what Dynamo compiles without a backend."""
+def rows_of(functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], x: torch.Tensor, goal: float, *, quick: bool) -> list[Row]:
+    """Compiled to eager, and to what Dynamo compiles without a backend; nothing needs a gradient."""
+    with torch.no_grad():
+        return [_row_of(name, eager, x, goal, quick=quick) for name, eager in functions.items()]
+
+
+def _row_of(name: str, eager: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, goal: float, *, quick: bool) -> Row:
     fast = isolated(eager, "ortlens")
     torch.testing.assert_close(fast(x), eager(x), atol=_TOLERANCE, rtol=_TOLERANCE)
     turns = take_turns(
@@ -170,9 +175,8 @@ def main() -> None:
     tables = []
     for size in options.sizes:
         rows, columns = (64, 64) if options.quick else map(int, size.split("x"))
-        x = torch.randn(rows, columns)
-        with torch.no_grad():
-            made = [compared(name, OPERATORS[name], x, _GOAL, quick=options.quick) for name in options.only]
+        chosen = {name: OPERATORS[name] for name in options.only}
+        made = rows_of(chosen, torch.randn(rows, columns), _GOAL, quick=options.quick)
         tables.append(Table(title=f"float32 of {rows} x {columns}, shortest calls", rows=made, remarks=summary(made)))
     report("single operators", tables, options)
 

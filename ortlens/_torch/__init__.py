@@ -18,6 +18,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | what rounds to TF32; copies of many tensors at once | `torch/_C/__init__.pyi` | public names raise after mixed settings; no public name |
 | decompositions of single operators, and those made while tracing | `torch/_decomp/__init__.py`, `torch/_ops.py` | no public table |
+| the nodes that a decomposition makes, and the depth of one | `torch/fx/experimental/proxy_tensor.py` | no public name |
 | shapes that depend on data for some arguments | `torch/_subclasses/fake_impls.py` | public names serve custom operators alone |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | modes, levels and tracers that are active; frames that Dynamo skips | `ortlens/_torch/interpreters.py` lists them | no public name |

@@ -224,7 +224,8 @@ class Lens(CaptureView):
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Call what was compiled up to 161 times, for half a second at most, and record where the wall time of a call goes.
 
-        In turns with some of these calls, up to 101 run the same target without compiled code, to compare with.
+        In turns with some of these calls, up to 101 run the same target without compiled code, to compare with. Where entering compiled
+        code takes much of a call, more follow, as `explain` says.
 
         Every graph that a call enters gets rows for guards, bind, run, output, eager, and the rest. The cost of each graph break per
         call goes into `breaks`. The rows add up to the median time of a call.

@@ -1,7 +1,8 @@
 """How long kernels take in PyTorch and in ONNX Runtime, on the CPU: which operators, and which partitions, are faster in PyTorch.
 
 The times are ns per number on one thread, of 1024 x 1024 numbers, by `benchmarks/bench_operators.py` (AMD EPYC, torch 2.13.0, onnxruntime
-1.31.1). They decide alone, so that the same program is partitioned in the same way everywhere; what they do not know goes to ONNX Runtime.
+1.31.1); those of `_ACROSS` and `_IN_PARTS` by single calls on a Xeon, these divided by how much longer it takes to add. They decide alone,
+so that the same program is partitioned in the same way everywhere; what they do not know goes to ONNX Runtime.
 """
 
 from __future__ import annotations
