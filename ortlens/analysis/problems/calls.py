@@ -213,8 +213,7 @@ def costly_entry(capture: Capture) -> Iterator[Problem]:
         graph,
         subject=graph.graph_id,
         severity="info",
-        title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}"
-        + (f"; a frozen call takes {time_from_ns(saved)} less" if saved else ""),
+        title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
         evidence="the time of a call, by part; a frozen callable does not check weights either, and checks its arguments instead"
         + _why_not_frozen(capture),
         **_freeze(capture),
