@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 import torch.fx
@@ -82,6 +82,41 @@ def read_unexpanded(graph: torch.fx.Graph) -> None:
             for _ in range(added):
                 source = provenance.call_like(node, _aten.unsqueeze.default, (source, 0), source.meta["val"].unsqueeze(0))
         node.replace_all_uses_with(source)
+
+
+def stack_parts(graph: torch.fx.Graph) -> None:
+    """Stack what is written into zeros and added up, as the gradient of `q, k, v = packed` is: each sum reads and writes all parts."""
+    for node in graph.find_nodes(op="call_function", target=_aten.add.Tensor):
+        dim, parts = _parts_of(node) or (0, {})
+        if parts and sorted(parts) == list(range(len(parts))) and str(len(parts)) == _shape(node)[dim]:
+            with graph.inserting_before(node):
+                made = provenance.call_like(
+                    node, _aten.stack.default, ([parts[place] for place in range(len(parts))], dim), node.meta["val"]
+                )
+            node.replace_all_uses_with(made)
+
+
+def _parts_of(node: Any) -> tuple[int, dict[int, Any]] | None:
+    """Find the parts along a dimension, by their places, that a value adds up, all else of which is zero; None for any other value."""
+    if not isinstance(node, torch.fx.Node):
+        return None
+    if node.target is _aten.select_scatter.default:
+        zeros, part, dim, place = cast("Any", node.args)
+        count = node.meta["val"].shape[dim]
+        known = type(count) is int and type(place) is int and part.meta["val"].dtype is node.meta["val"].dtype
+        return (dim % node.meta["val"].dim(), {place % count: part}) if known and zeros.target is _aten.new_zeros.default else None
+    if node.target is not _aten.add.Tensor or node.kwargs:
+        return None
+    first, second = map(_parts_of, node.args)
+    if first is None or second is None or first[0] != second[0] or not first[1].keys().isdisjoint(second[1]):
+        return None
+    return first[0], {**first[1], **second[1]}
+
+
+def read_undetached(graph: torch.fx.Graph) -> None:
+    """Let what reads a value that AOTAutograd detached read the value: a session would copy it."""
+    for node in graph.find_nodes(op="call_function", target=_aten.detach.default):
+        node.replace_all_uses_with(node.all_input_nodes[0], delete_user_cb=lambda user: user.op != "output")
 
 
 def _repeated_matrices(node: Any) -> _Repeated | None:
@@ -256,6 +291,8 @@ PASSES = (
     Pass(name="gather windows", run=lambda copy: storage_windows.gather_windows(copy.module), **_USUAL),
     Pass(name="drop metadata checks", run=Prepared.drop_metadata_checks, ensures=(GraphCondition.SETTLED,), **_USUAL),
     Pass(name="read unexpanded masks", run=lambda copy: read_unexpanded(copy.module.graph), **_USUAL),
+    Pass(name="read what is not detached", run=lambda copy: read_undetached(copy.module.graph), **_USUAL),
+    Pass(name="stack parts", run=lambda copy: stack_parts(copy.module.graph), **_USUAL),
     Pass(name="multiply at once", run=lambda copy: multiply_at_once(copy.module.graph), **_USUAL),
     Pass(name="multiply by group", run=lambda copy: multiply_by_group(copy.module.graph), **_USUAL),
     Pass(name="compute once", run=lambda copy: compute_once(copy.module.graph), **_USUAL),

@@ -29,6 +29,7 @@ STAYS = "ortlens_stays"
 """Key in the meta of an operator that stays in PyTorch whole: why, as a verdict."""
 # The call that a node is a part of, the name of a node as it was noted, and whether it is in the place of the node of that name.
 _CALL, _NAME, _IN_PLACE = "ortlens_call", "ortlens_name", "ortlens_in_place"
+_DETACH = torch.ops.aten.detach.default
 _LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 
 
@@ -48,6 +49,8 @@ def _noted(target: Any, function: Callable[..., Any], *args: Any, **kwargs: Any)
     graph = torch.fx.Graph()
 
     def stand_in(node: torch.fx.Node) -> torch.fx.Node:
+        while node.target is _DETACH:  # which a pass takes out
+            (node,) = node.all_input_nodes
         if node not in inputs:
             inputs[node] = graph.placeholder(_note(node))
             inputs[node].meta = {"val": node.meta.get("val")}

@@ -119,3 +119,25 @@ def test_a_pass_that_breaks_what_holds_is_seen(
     monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, Pass(name="planted", run=change)))
     with pytest.raises(PassError, match=condition.value):
         passes.prepared(traced(), lambda _: True)
+
+
+def packed(x: torch.Tensor) -> Any:  # noqa: ANN401 - indexing gives Any
+    first, second, third = x.relu().view(3, 2, 4)
+    return first * second - third * first.exp()
+
+
+def packed_in_part(x: torch.Tensor) -> torch.Tensor:
+    parts = x.relu().view(3, 2, 4)
+    return parts[0] * parts[2] + parts[-1]
+
+
+@pytest.mark.parametrize(("function", "stacked"), [(packed, 1), (packed_in_part, 0)])
+def test_the_gradient_of_parts_is_stacked_and_reads_nothing_detached(function: Callable[..., Any], stacked: int) -> None:
+    lens = Lens()
+    ours, theirs = (X.clone().requires_grad_() for _ in range(2))
+    torch.compile(function, backend=lens)(ours).sum().backward()
+    function(theirs).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    targets = [node.target for node in lens.captured().nodes]
+    assert targets.count("aten.stack.default") == stacked
+    assert "aten.detach.default" not in targets

@@ -52,3 +52,18 @@ def test_every_diagonal(dtype: torch.dtype, offsets: tuple[int, ...]) -> None:
         for offset, dims in itertools.product(offsets, itertools.permutations((0, 1, -1), 2))
     }
     as_pytorch(cases, x, stays=())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.bool], ids=str)
+def test_a_part_at_a_known_place_takes_no_scatter(dtype: torch.dtype) -> None:
+    x, row, column = (torch.rand(size).mul(9).to(dtype) for size in ((3, 4, 2), (3, 2), (4, 2)))
+    cases: dict[str, Callable[..., torch.Tensor]] = {
+        f"select {place}": lambda x, row, _, n=place: torch.select_scatter(x, row, 1, n).flip(0) for place in (0, 2, -1, -4)
+    }
+
+    def written(first: int | None, last: int | None) -> Callable[..., torch.Tensor]:
+        return lambda x, _, column: torch.slice_scatter(x, column[None].expand(x[first:last].shape), 0, first, last).flip(0)
+
+    cases |= {f"slice {bounds}": written(*bounds) for bounds in ((0, 1), (1, 3), (-1, None), (2, 99), (None, None))}
+    capture = as_pytorch(cases, x, row, column, stays=())
+    assert not {kind for node in capture.nodes for kind in node.onnx_ops or () if kind.startswith("Scatter")}
