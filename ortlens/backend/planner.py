@@ -15,7 +15,7 @@ from ortlens._shell import progress
 from ortlens.backend.basis.error_text import full_text, short_text
 from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.basis.options import registered_ops
-from ortlens.backend.basis.provenance import target_name, tensors_in
+from ortlens.backend.basis.provenance import is_large, target_name, tensors_in
 from ortlens.backend.cache import ConvertedModel, key_of
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.conversion import converter
@@ -234,20 +234,28 @@ class Planner:
             upcast=narrow_dtypes(self._context.options.upcast),
             folded=folded,
         )
-        # PyTorch would also copy the new values of what the graph updates.
-        by_times = not (self._context.deployed or self._lowered.mutated) and runs_on_cpu_alone(self._context.options)
         graph = self.promoted.graph
+        updated = [inputs_of(graph)[place].meta.get("val") for place in self._lowered.mutated]
+        # Of these, PyTorch would also copy the new values.
+        updates = any(isinstance(value, torch.Tensor) and is_large(value) for value in updated)
+        by_times = not (self._context.deployed or updates) and runs_on_cpu_alone(self._context.options)
         if by_times:
             put_together(graph, slower_in_parts)
+        apart = set[torch.fx.Node]()  # calls of which all parts stay, and which do not take their place: those have prices of their own
         while True:
+            parts = {call: nodes for call, nodes in parts_of(graph).items() if call not in apart}
             self.plan = plan_partitions(
                 graph,
                 support.verdict,
                 min_nodes=self._context.options.min_partition_nodes,
-                if_slower=functools.partial(if_slower, folded=folded, parts=parts_of(graph)) if by_times else lambda _: None,
+                if_slower=functools.partial(if_slower, folded=folded, parts=parts) if by_times else lambda _: None,
             )
-            if not put_together(graph, functools.partial(_of_whole, plan=self.plan)):
+            if put_together(graph, functools.partial(_of_whole, plan=self.plan)):
+                continue
+            left = {call for call, nodes in parts.items() if not any(map(self.plan.in_partition, nodes))}
+            if not by_times or not left:
                 break
+            apart |= left
         partitions = split(self.plan, self.promoted)
         self._phases.partition_ns += time.perf_counter_ns() - started
         return partitions

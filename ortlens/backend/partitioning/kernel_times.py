@@ -17,6 +17,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens._versions import SupportedRange, installed
 from ortlens.backend.basis import provenance
+from ortlens.backend.lowering.wholes import STAYS
 from ortlens.backend.operators.facts import Call
 from ortlens.backend.partitioning.plan import NodeKind, kind_of
 
@@ -41,7 +42,7 @@ _LEAST_LOSS_NS = 100_000
 _LEAST_PARTITION_LOSS_NS = 10_000
 """A loss from which on a whole partition stays in PyTorch: below it, the times are not known well enough."""
 _ENTRY_NS = 15_000
-"""What a session takes that computes nothing, such as one for what AOTAutograd detaches for the backward graph."""
+"""What a session takes that computes nothing."""
 _COPIED_NS = 0.125  # of a number that is copied
 _CALL = Ns(1_500, 700)  # of any operator, in a call
 _FEW_BYTES = 1 << 14
@@ -165,7 +166,7 @@ _COMPARISONS = tuple(
 )
 
 _ACROSS = Ns(1.1, 5.0)
-"""A softmax over another dimension than the last; of images ONNX Runtime takes 3.8 to 12 ns."""
+"""A softmax, or its logarithm, over another dimension than the last; of images ONNX Runtime takes 3.8 to 12 ns."""
 
 _APART: Mapping[Any, Row] = {
     **dict.fromkeys((_aten.amax.default, _aten.amin.default), _along(Ns(0.05, 0.42), Ns(0.11, 1.5))),
@@ -222,6 +223,7 @@ _APART: Mapping[Any, Row] = {
     _aten.sort.default: _along(Ns(48.0, 64.0)),
     _aten.sort.stable: _along(Ns(48.0, 64.0)),
     _aten._softmax.default: lambda call: None if _is_innermost(call) else _ACROSS,  # noqa: SLF001 - an operator's name
+    _aten._log_softmax.default: lambda call: None if _is_innermost(call) else _ACROSS,  # noqa: SLF001 - same
     _aten.tan.default: Ns(1.8, 12.9),
     _aten.threshold.default: Ns(0.12, 0.73),
     _aten.topk.default: _along(Ns(1.9, 3.9)),
@@ -266,7 +268,7 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.leaky_relu.default: Ns(0.1, 0.176),
     _aten.logit.default: Ns(3.4, 2.3),
     _aten.logsumexp.default: Ns(1.13, 0.96),
-    _aten._log_softmax.default: Ns(0.59, 0.33),  # noqa: SLF001 - an operator's name
+    _aten._log_softmax.default: _along(Ns(0.59, 0.33), _ACROSS),  # noqa: SLF001 - an operator's name
     _aten.masked_fill.Scalar: Ns(1.2, 0.46),
     _aten.maximum.default: Ns(0.16, 0.2),
     _aten.minimum.default: Ns(0.16, 0.2),
@@ -295,7 +297,7 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.tril.default: Ns(0.36, 0.17),
     _aten.triu.default: Ns(0.36, 0.17),
     _aten.trunc.default: Ns(3.65, 1.8),
-    **dict.fromkeys((_aten.var.correction, _aten.std.correction), Ns(5.6, 1.1)),
+    **dict.fromkeys((_aten.var.correction, _aten.std.correction, _aten.var_mean.correction), Ns(5.6, 1.1)),
     _aten.where.self: lambda _: _choice(),
     _aten.xlogy.Tensor: Ns(3.1, 3.7),
 }
@@ -310,6 +312,8 @@ _IN_PARTS: Mapping[Any, Row] = {
         _aten._log_softmax_backward_data.default: 0.25,  # noqa: SLF001 - an operator's name
         _aten.mish_backward.default: 2.5,
         _aten.mse_loss_backward.default: 0.2,
+        _aten._native_batch_norm_legit_functional.default: 0.78,  # noqa: SLF001 - same
+        _aten.native_batch_norm_backward.default: 0.9,
         _aten.native_group_norm_backward.default: 0.45,
         _aten.native_layer_norm_backward.default: 0.3,
         _aten.sigmoid_backward.default: 0.16,
@@ -327,7 +331,14 @@ _VIEWS = (
     *(_aten.view.default, _aten._unsafe_view.default, _aten.alias.default, _aten.detach.default, _aten.unsqueeze.default),  # noqa: SLF001 - a name
     *(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims),
 )
-_CONSTANTS = (_aten.full.default, _aten.zeros.default, _aten.ones.default)
+_CONSTANTS = (
+    _aten.full.default,
+    _aten.zeros.default,
+    _aten.ones.default,
+    _aten.zeros_like.default,
+    _aten.ones_like.default,
+    _aten.arange.default,
+)
 _OF_ANY: Mapping[Any, Row] = {
     _aten.clone.default: _copy,
     **dict.fromkeys((_aten._to_copy.default, _prims.convert_element_type.default), _conversion),  # noqa: SLF001 - an operator's name
@@ -340,7 +351,6 @@ _OF_ANY: Mapping[Any, Row] = {
     **dict.fromkeys(_VIEWS, Ns(0.0, 0.0)),
     _aten.scalar_tensor.default: Ns(0.0, 0.0),
     **dict.fromkeys(_CONSTANTS, Ns(0.05, 0.0)),
-    **dict.fromkeys((_aten.zeros_like.default, _aten.ones_like.default, _aten.arange.default), Ns(0.05, 0.05)),
 }
 """Conversions, copies and views of any type."""
 
@@ -464,6 +474,12 @@ def lost_by_parts(call: torch.fx.Node, parts: Iterable[torch.fx.Node]) -> float:
     return lost if lost >= _LEAST_LOSS_NS else 0.0
 
 
+def _is_left(node: torch.fx.Node) -> bool:
+    """Tell whether an operator is left to PyTorch for its time, so that sessions before and after it are two to enter."""
+    made = node.all_input_nodes[0] if kind_of(node) is NodeKind.TUPLE else node
+    return lost_by_one(Call(made)) > 0 if made.target in APART else getattr(made.meta.get(STAYS), "code", None) == "policy"
+
+
 def if_slower(
     nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node], parts: Mapping[torch.fx.Node, Collection[torch.fx.Node]]
 ) -> Ns | None:
@@ -472,7 +488,8 @@ def if_slower(
     What is `folded` a session computes once. Where all `parts` of a call are in it, PyTorch makes that call.
     """
     inside = dict.fromkeys(nodes)
-    torch_ns, ort_ns = 0.0, 0.0 if any(node.target is not _aten.detach.default for node in inside) else _ENTRY_NS
+    beside = {other for node in inside for other in (*node.all_input_nodes, *node.users)} - inside.keys()
+    torch_ns, ort_ns = 0.0, _ENTRY_NS if any(map(_is_left, beside)) or all(node.target is _aten.detach.default for node in inside) else 0.0
     together = set[torch.fx.Node]()
     for whole, made in parts.items():
         known = times_of(Call(whole)) if all(node in inside or kind_of(node) is not NodeKind.COMPUTE for node in made) else None

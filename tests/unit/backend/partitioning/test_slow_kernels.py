@@ -20,6 +20,7 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hardshrink": functional.hardshrink,
     "huber": lambda x: functional.huber_loss(x, x * 0.5),
     "log_sigmoid": functional.logsigmoid,
+    "log_softmax of columns": lambda x: x.log_softmax(0),
     "mish": functional.mish,
     "nan_to_num": torch.nan_to_num,
     "norm of all": torch.linalg.vector_norm,
@@ -55,6 +56,7 @@ TOGETHER: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {  # whether a
     "arithmetic": (lambda x: (x * 2 + x).relu(), True),
     "sums": (lambda x: (x * x).sum(-1), True),
     "a copy": (lambda x: x.T.contiguous(), True),
+    "ones": (torch.ones_like, True),
     "views alone": (lambda x: x.reshape(-1, 4)[1:], True),
     "with one of few numbers that the table lacks": (lambda x: (x * 2 + x).relu() * x[0, :8].cumprod(-1).sum(), True),
     "a faster function among it": (lambda x: (x * 2).tanh() + 1, False),
@@ -83,6 +85,11 @@ def test_partitions_that_would_lose_are_not_made(name: str) -> None:
     assert (not capture.partitions) is stays
     assert left(function, *SMALL) == []
     assert left(function, *LARGE, device="cuda") == []
+
+
+def test_a_session_before_or_after_what_stays_for_its_time_counts_as_one_more_to_enter() -> None:
+    assert not planned(lambda x: (x * 2).cumsum(1) + 1, 256, 1024).partitions
+    assert len(planned(lambda x: (x * 2).view(torch.int32).view(torch.float32) + 1, 256, 1024).partitions) == 2
 
 
 class Shifted(torch.nn.Module):
@@ -146,6 +153,24 @@ def test_convolutions_in_three_dimensions_stay_where_pytorch_has_a_library_for_t
     for kind, few in ((torch.nn.Conv3d, 5), (torch.nn.ConvTranspose3d, 2)):
         small = {name: layer for name, layer in layers.items() if isinstance(layer, kind)}
         assert not any("oneDNN" in reason for reason in left(all_of(small), count, 4, few, few, few))
+
+
+@pytest.mark.parametrize(("images", "pixels", "gradient", "stays"), [(8, 4, True, 2), (2, 4, True, 0), (8, 8, True, 0), (8, 4, False, 0)])
+def test_convolutions_of_few_pixels_stay_in_a_training_step(images: int, pixels: int, stays: int, *, gradient: bool) -> None:
+    module = torch.nn.Sequential(*(torch.nn.Conv2d(128, 128, 3, padding=1) for _ in range(2)))
+    lens, x = ortlens.Lens(), torch.rand(images, 128, pixels, pixels, requires_grad=gradient)
+    with torch.set_grad_enabled(gradient):
+        torch.testing.assert_close(torch.compile(module, backend=lens)(x), module(x), atol=1e-4, rtol=1e-4)
+    assert sum("once for each image" in row.reason for row in lens.captured().fallbacks) == stays
+
+
+def test_statistics_that_a_step_updates_are_too_few_to_keep_a_norm_and_what_follows() -> None:
+    ours, theirs = (torch.nn.Sequential(torch.nn.BatchNorm2d(64), torch.nn.ReLU()) for _ in range(2))
+    lens, x = ortlens.Lens(), torch.rand(8, 64, 32, 32, requires_grad=True)
+    torch.testing.assert_close(torch.compile(ours, backend=lens)(x), theirs(x))
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
+    targets = {row.target for row in lens.captured().fallbacks if row.graph_id == "g0"}
+    assert targets >= {"aten._native_batch_norm_legit_functional.default", "aten.relu.default"}
 
 
 def test_a_number_that_varies_has_no_row_in_a_table() -> None:
