@@ -19,6 +19,7 @@ from ortlens._versions import SupportedRange, installed
 from ortlens.backend.basis import provenance
 from ortlens.backend.lowering.wholes import STAYS
 from ortlens.backend.operators.facts import Call
+from ortlens.backend.operators.registry import slow_for
 from ortlens.backend.partitioning.plan import NodeKind, kind_of
 
 if TYPE_CHECKING:
@@ -477,7 +478,11 @@ def lost_by_parts(call: torch.fx.Node, parts: Iterable[torch.fx.Node]) -> float:
 def _is_left(node: torch.fx.Node) -> bool:
     """Tell whether an operator is left to PyTorch for its time, so that sessions before and after it are two to enter."""
     made = node.all_input_nodes[0] if kind_of(node) is NodeKind.TUPLE else node
-    return lost_by_one(Call(made)) > 0 if made.target in APART else getattr(made.meta.get(STAYS), "code", None) == "policy"
+    if made.op != "call_function":
+        return False
+    large = provenance.node_bytes(made) > _FEW_BYTES
+    slow = lost_by_one(Call(made)) > 0 if made.target in APART else large and slow_for(made, deployed=False) is not None
+    return slow or getattr(made.meta.get(STAYS), "code", None) == "policy"
 
 
 def if_slower(
