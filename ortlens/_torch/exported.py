@@ -72,6 +72,14 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
 
 
+def list_composites() -> None:
+    """Have torch list the operators that it implements by others, once, as Inductor's table does, which the min-cut partitioner imports.
+
+    While `kept_whole` replaces kernels it would list these, and Inductor would call them from then on.
+    """
+    import torch._inductor.decomposition  # noqa: F401 - makes its table
+
+
 def without_idle_moves(program: Any) -> Any:
     """Return the program, or a copy in which `prims.device_put` that moves nothing is its argument, as PyTorch's kernel returns it."""
     import torch

@@ -74,3 +74,15 @@ def test_commands_that_read_a_capture_load_little(root: Path, run_python: Callab
     lines = run_python(COMMANDS, str(capture)).splitlines()
     assert "[]" in lines, "showing it as text"
     assert not {"'torch'", "'onnx'", "'onnxruntime'"} & set(re.findall(r"'\w+'", lines[-1]))
+
+
+FIRST_CALLS = """
+import torch
+torch.compile(torch.nn.Linear(2, 2), backend="ortlens")(torch.ones(2, 2)).sum().backward()
+from torch._inductor.decomposition import decompositions
+print([op for op, function in decompositions.items() if getattr(function, "__module__", "").startswith("ortlens")])
+"""
+
+
+def test_first_calls_change_nothing_of_torchs(run_python: Callable[..., str]) -> None:
+    assert run_python(FIRST_CALLS).splitlines() == ["[]"]
