@@ -10,7 +10,7 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from ortlens._process import replaced
+from ortlens._process import process_wide, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,23 +145,58 @@ _NEVER_DECOMPOSED = frozenset(
 """Operators whose decompositions in torch's table are wrong or slow, without the prefix of `torch.special`; they stay in PyTorch."""
 
 
+class _Unread:
+    """A function of ONNX Script that is read from its source, and compiled if it is a script, when more than its name is used."""
+
+    def __init__(self, function: Callable[..., Any], read: Callable[[], Any]) -> None:
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]  # called as what `read` returns
+        self.__dict__.update(_name=function.__name__, _read=functools.cache(read))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_read")(), name)
+
+
+@process_wide
+@contextlib.contextmanager
+def _read_when_used() -> Iterator[None]:
+    """Let ONNX Script define functions that are read when they are used, for as long as the block lasts; in it their domain is empty."""
+    import onnxscript.values
+
+    script, traced = onnxscript.script, onnxscript.values.TracedOnnxFunction
+    scripts: Any = type("UnreadScript", (_Unread, onnxscript.OnnxFunction), {"function_ir": types.SimpleNamespace(domain="")})
+    others: Any = type("UnreadFunction", (_Unread, traced), {})
+
+    def script_later(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        return lambda function: scripts(function, lambda: script(*args, **kwargs)(function))
+
+    def traced_later(*args: Any, **kwargs: Any) -> Any:
+        function = next(each for each in (*args, *kwargs.values()) if isinstance(each, types.FunctionType))
+        return others(function, lambda: traced(*args, **kwargs))
+
+    with (
+        replaced(onnxscript, "script", script_later),
+        replaced(onnxscript.values, "TracedOnnxFunction", traced_later),
+        replaced(traced, "function_ir", scripts.function_ir),
+    ):
+        try:
+            yield
+        finally:
+            del scripts.function_ir
+
+
 @functools.cache
 def shared_registry() -> Any:
-    """Return the `ONNXRegistry` of ATen-to-ONNX functions of the installed torch and onnxscript; built once, in about 0.5 s.
+    """Return the `ONNXRegistry` of ATen-to-ONNX functions of the installed torch and onnxscript; built once.
 
-    A model must use its operator set version: functions of a newer one emit operators that an older model cannot contain. The recorder of
-    calls reads the signature of a function when a graph has its operator: to read those of all, from their sources, takes as long again.
+    A model must use its operator set version: functions of a newer one emit operators that an older model cannot contain. A function and
+    its signature are read from its source when a graph has its operator: to read those of all takes 0.5 s.
     """
-    import onnxscript.values
     from torch.onnx._internal.exporter import _registration
     from torch.onnx._internal.exporter._torchlib import _torchlib_registry
 
     with quiet():
         _torchlib_registry.get_torchlib_ops()  # torch's own, which other exporters share, have signatures
-        with (
-            replaced(onnxscript.values.TracedOnnxFunction, "function_ir", types.SimpleNamespace(domain="")),
-            replaced(_registration.OnnxDecompMeta, "__post_init__", lambda _: None),
-        ):
+        with _read_when_used(), replaced(_registration.OnnxDecompMeta, "__post_init__", lambda _: None):
             return _registration.ONNXRegistry.from_torchlib()
 
 
