@@ -217,13 +217,23 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
 
 
 def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
-    """Return decompositions for AOTAutograd of operators without functions in the registry."""
-    import torch
-    from torch.onnx._internal.exporter import _decomp
+    """Return decompositions for AOTAutograd of operators without functions in the registry.
 
-    table = dict(_decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry))))
-    for overload in [each for each in table if getattr(each, "_opname", "").removeprefix("special_") in _NEVER_DECOMPOSED]:
-        del table[overload]
+    The exporter's table has those that PyTorch implements by others as well, which takes 0.1 s to list: Dynamo's graphs hold none of them,
+    and exported programs get them from `composite_decompositions`.
+    """
+    import torch
+    import torch._decomp
+
+    core, converted = torch._decomp._core_aten_decompositions_post_autograd(), set(converted_operators(registry))
+
+    def is_left(overload: Any) -> bool:
+        if overload in converted or not hasattr(overload, "_schema"):  # without one it is a higher-order operator
+            return True
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
+        return (composite and overload not in core) or overload._opname.removeprefix("special_") in _NEVER_DECOMPOSED
+
+    table = {overload: function for overload, function in torch._decomp.decomposition_table.items() if not is_left(overload)}
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
         # AOTAutograd lifts tensor constants itself; a decomposition would mix the real constant with fake tensors.
         table.pop(overload, None)
