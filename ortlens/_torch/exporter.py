@@ -318,6 +318,10 @@ class _ByText(dict[Any, Any]):
         super().__setitem__(repr(key), value)
 
 
+_SIGNATURES: dict[tuple[str, int], Any] = {}
+"""Name of an operator of ONNX and version -> its signature, which the recorder reads from the schema for each node."""
+
+
 class NodeRecorder:
     """Runs ONNX Script functions and collects the ONNX nodes that they make."""
 
@@ -338,11 +342,19 @@ class NodeRecorder:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, list[ir.Node], dict[Any, Any]]:
         """Run one function; return its result, the nodes made, and the local functions that they call."""
+        import onnx_ir as ir
         import onnxscript
         from torch.onnx._internal.exporter import _building, _core
 
         recorder = _building.OpRecorder(self._opset, self._constants)  # type: ignore[abstract]  # onnxscript's stub leaves a body empty
-        with onnxscript.evaluator.default_as(recorder), replaced(_core, "current_tracer", recorder):
+        read = ir.schemas.OpSignature.from_op_schema
+
+        def signature(schema: Any) -> Any:
+            known, key = {} if schema.domain else _SIGNATURES, (schema.name, schema.since_version)
+            return known.get(key) or known.setdefault(key, read(schema))
+
+        tracing, reading = replaced(_core, "current_tracer", recorder), replaced(ir.schemas.OpSignature, "from_op_schema", signature)
+        with onnxscript.evaluator.default_as(recorder), tracing, reading:
             outputs = function(*args, **kwargs)
         return outputs, recorder.nodes, recorder.functions
 
