@@ -72,12 +72,16 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
 
 
-def list_composites() -> None:
-    """Have torch list the operators that it implements by others, once, as Inductor's table does, which the min-cut partitioner imports.
+def list_composites(*, for_inductor: bool) -> None:
+    """Have torch list the operators that it implements by others, which it does once; Inductor's table has them with their kernels.
 
-    While `kept_whole` replaces kernels it would list these, and Inductor would call them from then on.
+    The min-cut partitioner and `aot_compile` import that table. Made while `kept_whole` replaces kernels, both would stay wrong.
     """
-    import torch._inductor.decomposition  # noqa: F401 - makes its table
+    from torch._export import utils
+
+    utils._collect_all_valid_cia_ops_for_aten_namespace()
+    if for_inductor:
+        import torch._inductor.decomposition  # noqa: F401 - makes the table
 
 
 def without_idle_moves(program: Any) -> Any:

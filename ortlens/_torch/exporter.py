@@ -219,8 +219,8 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
 def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
     """Return decompositions for AOTAutograd of operators without functions in the registry.
 
-    The exporter's table has those that PyTorch implements by others as well, which takes 0.1 s to list: Dynamo's graphs hold none of them,
-    and exported programs get them from `composite_decompositions`.
+    The exporter's table has those that PyTorch implements by others as well, of all namespaces: Dynamo's graphs hold none of them, and
+    exported programs get them from `composite_decompositions`.
     """
     import torch
     import torch._decomp
