@@ -29,6 +29,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | objects as trees, for as long as a trace takes | `torch/utils/_pytree.py` | no public name undoes a registration |
 | sizes that may be 0 and 1; names of sizes | `torch/fx/experimental/_config.py`, `symbolic_shapes.py` | no public name |
 | artifacts of caches | `torch/compiler/_cache.py` | no public name registers another kind |
+| Inductor's table, which lists composite operators for the whole process | `torch/_inductor/decomposition.py` | no public name lists them |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 

@@ -72,6 +72,18 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
 
 
+def list_composites(*, for_inductor: bool) -> None:
+    """Have torch list the operators that it implements by others, which it does once; Inductor's table has them with their kernels.
+
+    The min-cut partitioner and `aot_compile` import that table. Made while `kept_whole` replaces kernels, both would stay wrong.
+    """
+    from torch._export import utils
+
+    utils._collect_all_valid_cia_ops_for_aten_namespace()
+    if for_inductor:
+        import torch._inductor.decomposition  # noqa: F401 - makes the table
+
+
 def without_idle_moves(program: Any) -> Any:
     """Return the program, or a copy in which `prims.device_put` that moves nothing is its argument, as PyTorch's kernel returns it."""
     import torch

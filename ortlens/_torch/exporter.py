@@ -10,7 +10,7 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from ortlens._process import replaced
+from ortlens._process import process_wide, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,23 +145,58 @@ _NEVER_DECOMPOSED = frozenset(
 """Operators whose decompositions in torch's table are wrong or slow, without the prefix of `torch.special`; they stay in PyTorch."""
 
 
+class _Unread:
+    """A function of ONNX Script that is read from its source, and compiled if it is a script, when more than its name is used."""
+
+    def __init__(self, function: Callable[..., Any], read: Callable[[], Any]) -> None:
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]  # called as what `read` returns
+        self.__dict__.update(_name=function.__name__, _read=functools.cache(read))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_read")(), name)
+
+
+@process_wide
+@contextlib.contextmanager
+def _read_when_used() -> Iterator[None]:
+    """Let ONNX Script define functions that are read when they are used, for as long as the block lasts; in it their domain is empty."""
+    import onnxscript.values
+
+    script, traced = onnxscript.script, onnxscript.values.TracedOnnxFunction
+    scripts: Any = type("UnreadScript", (_Unread, onnxscript.OnnxFunction), {"function_ir": types.SimpleNamespace(domain="")})
+    others: Any = type("UnreadFunction", (_Unread, traced), {})
+
+    def script_later(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        return lambda function: scripts(function, lambda: script(*args, **kwargs)(function))
+
+    def traced_later(*args: Any, **kwargs: Any) -> Any:
+        function = next(each for each in (*args, *kwargs.values()) if isinstance(each, types.FunctionType))
+        return others(function, lambda: traced(*args, **kwargs))
+
+    with (
+        replaced(onnxscript, "script", script_later),
+        replaced(onnxscript.values, "TracedOnnxFunction", traced_later),
+        replaced(traced, "function_ir", scripts.function_ir),
+    ):
+        try:
+            yield
+        finally:
+            del scripts.function_ir
+
+
 @functools.cache
 def shared_registry() -> Any:
-    """Return the `ONNXRegistry` of ATen-to-ONNX functions of the installed torch and onnxscript; built once, in about 0.5 s.
+    """Return the `ONNXRegistry` of ATen-to-ONNX functions of the installed torch and onnxscript; built once.
 
-    A model must use its operator set version: functions of a newer one emit operators that an older model cannot contain. The recorder of
-    calls reads the signature of a function when a graph has its operator: to read those of all, from their sources, takes as long again.
+    A model must use its operator set version: functions of a newer one emit operators that an older model cannot contain. A function and
+    its signature are read from its source when a graph has its operator: to read those of all takes 0.5 s.
     """
-    import onnxscript.values
     from torch.onnx._internal.exporter import _registration
     from torch.onnx._internal.exporter._torchlib import _torchlib_registry
 
     with quiet():
         _torchlib_registry.get_torchlib_ops()  # torch's own, which other exporters share, have signatures
-        with (
-            replaced(onnxscript.values.TracedOnnxFunction, "function_ir", types.SimpleNamespace(domain="")),
-            replaced(_registration.OnnxDecompMeta, "__post_init__", lambda _: None),
-        ):
+        with _read_when_used(), replaced(_registration.OnnxDecompMeta, "__post_init__", lambda _: None):
             return _registration.ONNXRegistry.from_torchlib()
 
 
@@ -182,13 +217,23 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
 
 
 def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
-    """Return decompositions for AOTAutograd of operators without functions in the registry."""
-    import torch
-    from torch.onnx._internal.exporter import _decomp
+    """Return decompositions for AOTAutograd of operators without functions in the registry.
 
-    table = dict(_decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry))))
-    for overload in [each for each in table if getattr(each, "_opname", "").removeprefix("special_") in _NEVER_DECOMPOSED]:
-        del table[overload]
+    The exporter's table has those that PyTorch implements by others as well, of all namespaces: Dynamo's graphs hold none of them, and
+    exported programs get them from `composite_decompositions`.
+    """
+    import torch
+    import torch._decomp
+
+    core, converted = torch._decomp._core_aten_decompositions_post_autograd(), set(converted_operators(registry))
+
+    def is_left(overload: Any) -> bool:
+        if overload in converted or not hasattr(overload, "_schema"):  # without one it is a higher-order operator
+            return True
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
+        return (composite and overload not in core) or overload._opname.removeprefix("special_") in _NEVER_DECOMPOSED
+
+    table = {overload: function for overload, function in torch._decomp.decomposition_table.items() if not is_left(overload)}
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
         # AOTAutograd lifts tensor constants itself; a decomposition would mix the real constant with fake tensors.
         table.pop(overload, None)
@@ -273,6 +318,10 @@ class _ByText(dict[Any, Any]):
         super().__setitem__(repr(key), value)
 
 
+_SIGNATURES: dict[tuple[str, int], Any] = {}
+"""Name of an operator of ONNX and version -> its signature, which the recorder reads from the schema for each node."""
+
+
 class NodeRecorder:
     """Runs ONNX Script functions and collects the ONNX nodes that they make."""
 
@@ -293,11 +342,19 @@ class NodeRecorder:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, list[ir.Node], dict[Any, Any]]:
         """Run one function; return its result, the nodes made, and the local functions that they call."""
+        import onnx_ir as ir
         import onnxscript
         from torch.onnx._internal.exporter import _building, _core
 
         recorder = _building.OpRecorder(self._opset, self._constants)  # type: ignore[abstract]  # onnxscript's stub leaves a body empty
-        with onnxscript.evaluator.default_as(recorder), replaced(_core, "current_tracer", recorder):
+        read = ir.schemas.OpSignature.from_op_schema
+
+        def signature(schema: Any) -> Any:
+            known, key = {} if schema.domain else _SIGNATURES, (schema.name, schema.since_version)
+            return known.get(key) or known.setdefault(key, read(schema))
+
+        tracing, reading = replaced(_core, "current_tracer", recorder), replaced(ir.schemas.OpSignature, "from_op_schema", signature)
+        with onnxscript.evaluator.default_as(recorder), tracing, reading:
             outputs = function(*args, **kwargs)
         return outputs, recorder.nodes, recorder.functions
 

@@ -8,7 +8,6 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.index import once
-from ortlens.analysis.ledger import measured_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,6 +76,8 @@ class Pace:
 @once
 def call_pace(capture: Capture) -> Pace | None:
     """Compare the compiled call with one in eager PyTorch, made in turns; None if not both were measured."""
+    from ortlens.analysis.ledger import measured_call  # not at the top: the backend imports this module, and has no capture
+
     call, eager = measured_call(capture), capture.figures.uncompiled_ns
     if call is None or eager is None or not 0 < eager < _LONGEST_NS:
         return None

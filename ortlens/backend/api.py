@@ -11,6 +11,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ortlens._process import gc_paused
 from ortlens._versions import check_supported
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH
 from ortlens.backend.basis.options import OrtBackendOptions
@@ -82,7 +83,7 @@ class OrtBackend:
         try:
             ahead = not dry_run and _torch.compiles_ahead()
             before = _graph_ids(recorder)
-            with self.seen_by(recorder, graph_module):
+            with gc_paused(), self.seen_by(recorder, graph_module):
                 compiled = self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run, ahead=ahead)
         except Exception as error:
             from ortlens.backend.lowering.entry import is_for_the_user
@@ -102,7 +103,6 @@ class OrtBackend:
     ) -> Callable[..., Any]:
         started = time.perf_counter_ns()
         from ortlens import _torch
-        from ortlens._process import gc_paused
         from ortlens.backend.basis.provenance import needs_gradient
         from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, only_updates, unrolled
 
@@ -133,7 +133,7 @@ class OrtBackend:
         if ahead:
             compile_graph = functools.partial(self._kept, recorder)
         graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder), stays=self._stays_whole, ahead=ahead)
-        with gc_paused(), _torch.kept_by_itself() if ahead else contextlib.nullcontext():
+        with _torch.kept_by_itself() if ahead else contextlib.nullcontext():
             return graph.compile(example_inputs, decompositions)
 
     def _stays_whole(self, call: torch.fx.Node, parts: Sequence[torch.fx.Node]) -> Any:
@@ -273,15 +273,16 @@ def ortlens_backend(
 
     `options` is the argument of `torch.compile(options=...)`: `OrtBackendOptions` or a mapping.
     """
-    try:
-        backend = OrtBackend.get_cached_instance_for_options(options)
-    except (OrtLensError, ImportError):  # a wrong option, a missing or broken package
-        raise
-    except Exception as error:  # noqa: BLE001 - a defect of ours must not cost the user's answer
-        said = f"ortlens: the backend could not be made and PyTorch runs the graph: {type(error).__name__}: {error}"
-        warnings.warn(said, RuntimeWarning, stacklevel=2)
-        return graph_module.forward
-    return backend(graph_module, example_inputs)
+    with gc_paused():  # one collection after the first graph, not one amid its imports as well
+        try:
+            backend = OrtBackend.get_cached_instance_for_options(options)
+        except (OrtLensError, ImportError):  # a wrong option, a missing or broken package
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect of ours must not cost the user's answer
+            said = f"ortlens: the backend could not be made and PyTorch runs the graph: {type(error).__name__}: {error}"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            return graph_module.forward
+        return backend(graph_module, example_inputs)
 
 
 def torch_compile_backend(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None) -> Callable[..., Any]:

@@ -120,7 +120,6 @@ class GraphCompiler:
     ) -> CompiledGraph:
         """Compile one ATen graph; cache it as a whole under `whole_graph_key`, if it has the inputs and outputs of Dynamo's."""
         from ortlens.backend.graph import CompiledGraph
-        from ortlens.backend.recording.reporter import trace_partitions
 
         context = CompileContext(
             options=self.options,
@@ -132,7 +131,11 @@ class GraphCompiler:
             counts=self._counts,
         )
         compiled = CompiledGraph(lowered, context)
-        failure = trace_partitions(lowered, lambda: compiled.plan)
+        failure = None
+        if _torch.is_traced():
+            from ortlens.backend.recording.reporter import trace_partitions
+
+            failure = trace_partitions(lowered, lambda: compiled.plan)
         self.graphs.add(compiled)
         if recorder is not None:
             if failure is not None:

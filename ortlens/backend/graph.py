@@ -21,11 +21,10 @@ from ortlens.backend import whole_graph
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.basis.node_provenance import node_names
 from ortlens.backend.compile_context import MAX_PLANS
-from ortlens.backend.lowering.entry import is_for_the_user
+from ortlens.backend.lowering.entry import Phases, is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
 from ortlens.backend.lowering.wholes import whole
 from ortlens.backend.partitioning.plan import NodeKind, kind_of
-from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program
 from ortlens.backend.runtime.runner import count_of
 from ortlens.backend.runtime.session import ModelRefused, ProviderNotLoaded

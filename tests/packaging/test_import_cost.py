@@ -74,3 +74,28 @@ def test_commands_that_read_a_capture_load_little(root: Path, run_python: Callab
     lines = run_python(COMMANDS, str(capture)).splitlines()
     assert "[]" in lines, "showing it as text"
     assert not {"'torch'", "'onnx'", "'onnxruntime'"} & set(re.findall(r"'\w+'", lines[-1]))
+
+
+FIRST_CALLS = """
+import gc, json, onnx_ir.schemas, onnxscript, sys, torch
+from ortlens.backend import api
+from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace as composites
+collecting, scripts, operators, signature = [], [], [], onnx_ir.schemas.OpSignature
+check, script, read = api.check_supported, onnxscript.script, signature.from_op_schema
+api.check_supported = lambda *names: collecting.append(gc.isenabled()) or check(*names)
+onnxscript.script = lambda *args, **kwargs: scripts.append(args) or script(*args, **kwargs)
+signature.from_op_schema = lambda schema: operators.append(schema.name) or read(schema)
+compiled, x = torch.compile(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), backend="ortlens"), torch.ones(2, 2)
+torch.no_grad()(compiled)(x)
+loaded = sorted(name[8:] for name in sys.modules if name.startswith(("ortlens.analysis.", "ortlens.lens", "ortlens.views")))
+print(json.dumps([collecting, loaded, scripts, composites.cache_info().currsize, operators.count("Gemm")]))
+torch.no_grad()(torch.compile(torch.nn.functional.mish, backend="ortlens"))(x)
+compiled(x).sum().backward()
+print(len(scripts), [op for op, made in torch._inductor.decomposition.decompositions.items() if "ortlens" in str(made.__module__)])
+"""
+
+
+def test_first_calls_load_what_their_graphs_need_and_change_nothing_of_torchs(run_python: Callable[..., str]) -> None:
+    first, then = run_python(FIRST_CALLS).splitlines()
+    # By these modules graphs are cut and times compared.
+    assert [json.loads(first), then] == [[[False], ["analysis.cut", "analysis.index", "analysis.speed"], [], 1, 1], "1 []"]

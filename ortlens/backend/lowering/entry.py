@@ -7,7 +7,7 @@ import functools
 import operator
 import time
 import types
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,6 +53,20 @@ class LoweredGraph:
     def partitioned(self) -> torch.fx.GraphModule:
         """The graph without the views that it returns."""
         return self.module if self.views is None else self.views.module
+
+
+@dataclass(slots=True)
+class Phases:
+    """Time spent in each phase of the work on a lowered graph, in ns."""
+
+    partition_ns: int = 0
+    convert_ns: int = 0
+    optimize_ns: int = 0
+    session_ns: int = 0
+
+    def total(self) -> int:
+        """Sum up all phases, in ns."""
+        return sum(asdict(self).values())
 
 
 def is_for_the_user(error: BaseException) -> bool:

@@ -91,6 +91,7 @@ def decompositions_of_programs(own: Mapping[Any, Callable[..., Any]]) -> dict[An
 
 def kept_whole(tracing: Tracing) -> dict[Any, Callable[..., Any] | None]:
     """List what tracing is to meet whole: operator -> the function that is traced instead, or None for the operator itself."""
+    _torch.list_composites(for_inductor=tracing.with_gradient or _torch.compiles_ahead())
     for target, made, when in RESULTS:  # each time: `run_decompositions` of torch.export makes torch forget it
         if made is not None and when(tracing):
             _torch.know_shape(target, made)

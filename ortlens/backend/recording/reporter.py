@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
@@ -24,25 +24,12 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ortlens.backend.lowering.entry import LoweredGraph
+    from ortlens.backend.lowering.entry import Phases as Phases  # noqa: PLC0414 - `planner` takes it from here
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import EagerLog, RunLog
-
-
-@dataclass(slots=True)
-class Phases:
-    """Time spent in each phase of the backend's work, in ns."""
-
-    partition_ns: int = 0
-    convert_ns: int = 0
-    optimize_ns: int = 0
-    session_ns: int = 0
-
-    def total(self) -> int:
-        """Sum up all phases, in ns."""
-        return sum(asdict(self).values())
 
 
 class SessionReporter:
@@ -282,9 +269,7 @@ ARTIFACT = "ortlens_partitions"
 
 
 def trace_partitions(lowered: LoweredGraph, plan: Callable[[], Plan]) -> Exception | None:
-    """Write where each node runs into torch's trace, if it writes one; return what failed. `plan` is not called without one."""
-    if not _torch.is_traced():
-        return None
+    """Write where each node runs into torch's trace; return what failed."""
     failure = None
     try:
         entry = _described(lowered, plan())
