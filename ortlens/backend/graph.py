@@ -211,6 +211,9 @@ class CompiledGraph(PlannedGraph):
         return self._program(None) if self._runs_program and program.eager_nodes(self.plan) else self.run
 
     def _program(self, log: EagerLog | None) -> Callable[[list[Any]], list[Any]]:
+        if log is None and not self.runners and self.lowered.recorded is not None:  # its operators are fewer calls of Python
+            recorded = self.lowered.recorded
+            return lambda args: list(recorded(*args))
         condition = _torch.UNGUARDED if self._is_guarded else _torch.IS_INTERPRETED
         elsewhere = (condition, eager_graph(self.lowered.partitioned))
         return self._with_views(program.make_program(self.plan, self.promoted, self.runners, log, elsewhere=elsewhere))

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.lowering.entry import LoweredGraph
+    from ortlens.backend.lowering.entry import LoweredGraph, Phases
     from ortlens.backend.partitioning.plan import GraphPartition
-    from ortlens.backend.recording.reporter import Phases
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.records import ReasonCode
 

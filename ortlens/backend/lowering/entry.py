@@ -44,6 +44,7 @@ class LoweredGraph:
     arguments: tuple[int, ...] = ()  # positions of the user's inputs, all of which a deployed model has, in this order; empty if not known
     updates: frozenset[int] = frozenset()  # positions of the outputs that are new values of inputs, which a deployed model has last
     is_plain: bool = False  # whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly
+    recorded: Callable[..., Any] | None = None  # then, Dynamo's graph, where no call of it differs from one of the ATen graph
     views: ReturnedViews | None = None  # the outputs that PyTorch makes as views; None when there are none
     mutated: tuple[int, ...] = ()  # positions of the inputs whose new values are the first outputs, in that order
     checks_signs: bool = False  # whether inputs may be negative or conjugate views, which tracing did not see
@@ -164,7 +165,7 @@ class DynamoGraph:
             run = with_plain_tangents(run, lowered.tangents)
         self._compile_ns += time.perf_counter_ns() - entered
         # AOTAutograd's wrapper would have no effect and cost time in every call; with gradients enabled, it disables them.
-        if lowered.is_plain and not (self._autocasts or self._needs_gradient or self._ahead):
+        if lowered.recorded is not None:
             self._direct = lambda *args: run(list(args))
         return run
 
@@ -187,6 +188,7 @@ class DynamoGraph:
         # To autograd a view in place of such a result would be one that a custom function returns, which cannot be written to.
         parts = outputs.keys() - (_torch.differentiable_results() if phase == "forward" else frozenset())
         views = without_returned_views(module, outputs, mutated, _torch.relaid_inputs(), parts)
+        is_plain = phase == "inference" and self._is_plain(module)
         return LoweredGraph(
             module=module,
             phase=phase,
@@ -197,7 +199,8 @@ class DynamoGraph:
             input_names=self._input_names,
             output_names=self._output_names(module, mutated) if phase == "inference" else (),
             updates=frozenset(range(len(mutated))),
-            is_plain=phase == "inference" and self._is_plain(module),
+            is_plain=is_plain,
+            recorded=self._module.forward if is_plain and not (self._autocasts or self._needs_gradient or self._ahead) else None,
             views=views,
             mutated=mutated,
         )

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     import torch.fx
 
-    from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.lowering.entry import Phases as Phases  # noqa: PLC0414 - `planner` takes it from here
+    from ortlens.backend.lowering.entry import LoweredGraph, Phases
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo

@@ -66,6 +66,15 @@ def test_a_frozen_callable_runs_them_as_well() -> None:
     assert list(frozen.graph.left_in_torch()) == ["convolution", "native_group_norm_default"]
 
 
+def test_a_graph_that_stays_is_the_one_that_dynamo_recorded() -> None:
+    compiled = torch.compile(lambda x: F.cosine_similarity(x, x * 0.5 + 1), backend="ortlens")
+    x = torch.randn(256, 256)
+    torch.testing.assert_close(compiled(x), F.cosine_similarity(x, x * 0.5 + 1))
+    with torch.profiler.profile() as profile:
+        compiled(x)
+    assert "aten::cosine_similarity" in {event.key for event in profile.key_averages()}
+
+
 class Cache(nn.Module):
     """Reads a buffer in one operator of many parts, and then writes to it."""
 
