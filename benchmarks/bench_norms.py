@@ -86,6 +86,7 @@ def main() -> None:
     start(options)
     chosen, tables = {name: FUNCTIONS[name] for name in options.only}, []
     for side in [4] if options.quick else options.sides:
+        torch.compiler.reset()  # Dynamo would let the sizes vary from the second side on
         x = torch.randn(_BATCH, _CHANNELS, side, side, side)
         made = rows_of(chosen, x, _MOST_OF_LONG, quick=options.quick)
         tables.append(Table(title=f"float32, {x.numel():,} numbers, shortest calls", rows=made, remarks=summary(made)))

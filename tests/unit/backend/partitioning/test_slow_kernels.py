@@ -150,6 +150,8 @@ def test_convolutions_in_three_dimensions_stay_where_pytorch_has_a_library_for_t
         assert {name: node in kept for name, node in zip(layers, nodes, strict=True)} == {
             name: stays for name, (_, stays) in CONVOLUTIONS[count].items()
         }
+    rows = {str(step): torch.nn.Conv1d(4, 8, 5, stride=step, dilation=2) for step in (1, 3)}
+    assert len(left(all_of(rows), count, 4, 20_000)) == 1
     for kind, few in ((torch.nn.Conv3d, 5), (torch.nn.ConvTranspose3d, 2)):
         small = {name: layer for name, layer in layers.items() if isinstance(layer, kind)}
         assert not any("oneDNN" in reason for reason in left(all_of(small), count, 4, few, few, few))
