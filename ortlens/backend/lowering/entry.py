@@ -44,7 +44,7 @@ class LoweredGraph:
     arguments: tuple[int, ...] = ()  # positions of the user's inputs, all of which a deployed model has, in this order; empty if not known
     updates: frozenset[int] = frozenset()  # positions of the outputs that are new values of inputs, which a deployed model has last
     is_plain: bool = False  # whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly
-    recorded: Callable[..., Any] | None = None  # then, Dynamo's graph, where no call of it differs from one of the ATen graph
+    recorded: Callable[..., Any] | None = None  # Dynamo's graph, where it may be called in place of this one
     views: ReturnedViews | None = None  # the outputs that PyTorch makes as views; None when there are none
     mutated: tuple[int, ...] = ()  # positions of the inputs whose new values are the first outputs, in that order
     checks_signs: bool = False  # whether inputs may be negative or conjugate views, which tracing did not see
