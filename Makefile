@@ -35,7 +35,7 @@ SWEEP_versions := -m tests.versions
 SWEEP_workloads := benchmarks/bench_workloads.py --keep
 SWEEP_zoo := -m tests.zoo
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint docs coverage bench sweep $(SWEEPS:%=sweep-%) clean
+.PHONY: help venv demo frontend notebooks browser test test-slow test-providers lint docs coverage bench sweep $(SWEEPS:%=sweep-%) clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -132,12 +132,27 @@ test: $(VENV)/.dev ## Run what every change must pass, in eight minutes: lint, t
 	$(SAY) 'All gates passed'
 	@$(CLOSING_LINE) $(LOGS)/fast*.log
 
+# A plug-in of ONNX Runtime, and the release of ONNX Runtime that it is for, over the packages of the other environment.
+PROVIDERS := .venv-providers
+$(PROVIDERS)/.ready: $(VENV)/.dev
+	$(SAY) 'Plug-ins: onnxruntime 1.30 and onnxruntime-ggml'
+	@$(BIN)/python -m venv --clear $(PROVIDERS)
+	@$(PROVIDERS)/bin/python -m pip install --quiet --no-deps $(PIP_ARGS) 'onnxruntime==1.30.0' 'onnxruntime-ggml==0.2.0'
+	@$(PROVIDERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $@
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(cat $@)/tools.pth"
+	@pwd >> "$$(cat $@)/tools.pth"
+
+test-providers: $(PROVIDERS)/.ready ## Run the tests of plug-ins, execution providers that ONNX Runtime loads, in an environment of its own
+	@mkdir -p $(LOGS)
+	@$(PROVIDERS)/bin/python -m pytest tests/providers -n 0 2>&1 | tee $(LOGS)/slow-providers.log
+
 test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks, benchmarks, coverage; a quarter of an hour
 	@mkdir -p $(LOGS) && rm -f $(LOGS)/slow*.log
 	$(SAY) 'Slow tests: samples of the sweeps, real models, browser, notebooks, wheel'
 	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) $(if $(SLOW_UNTIL),--until $(SLOW_UNTIL)) --durations=15 2>&1 | tee $(LOGS)/slow.log
 	$(SAY) 'Slow tests that measure: benchmarks, large models'
 	@$(BIN)/python -m pytest $(SLOW_ALONE) $(if $(ALONE_UNTIL),--until $(ALONE_UNTIL)) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
+	@$(MAKE) test-providers
 	@$(MAKE) coverage
 	$(SAY) 'All slow gates passed'
 	@$(CLOSING_LINE) $(LOGS)/slow*.log

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnxruntime
 
+from ortlens._versions import provider_libraries
+from ortlens.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
@@ -236,6 +239,15 @@ def refusal(provider: str, domain: str, operator: str, opset: int, types: Iterab
     known = {kind for kernel in fitting for names in kernel.types.values() for kind in names}
     strange = tuple(sorted(set(types) - known)) if all(kernel.types for kernel in fitting) else ()
     return ("dtype", strange) if strange else ("chosen", ())
+
+
+def require_provider(name: str, option: str, available: Sequence[str]) -> None:
+    """Refuse a provider that an option names if it is not available; the `UsageError` says which libraries could be registered."""
+    if name not in available:
+        lines = [f"onnxruntime.register_execution_provider_library({each.name!r}, {str(each.path)!r})" for each in provider_libraries()]
+        register = f". Before, register the library of a package: {' or '.join(lines)}" if lines else ""
+        said = f"which is not available; the installed ONNX Runtime has {', '.join(available)}"
+        raise UsageError(f"{option} names {name!r}, {said}{register}")
 
 
 def model_of(session: onnxruntime.InferenceSession) -> tuple[str | None, bytes | None]:

@@ -4,21 +4,23 @@ Nothing is imported to look up versions, so the answer costs milliseconds and wo
 
 ONNX Runtime comes as one of several distributions that all install the module `onnxruntime`: the plain one for CPU,
 `onnxruntime-gpu` and others per execution provider. Any of them serves. Where several are installed, the files are those of the last one,
-and the metadata of the others is wrong: the module's own files say what it is.
+and the metadata of the others is wrong: the module's own files say what it is. Other distributions bring a library with one execution
+provider, a plug-in for any of these; some bear names that builds had before. So their files tell what they are, and not their names.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import mmap
 import pathlib
 import re
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, version
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, UsageError
 
@@ -27,21 +29,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-# The plain one first: it is the one to name when none is installed.
-ONNXRUNTIME_DISTRIBUTIONS = (
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-openvino",
-    "onnxruntime-directml",
-    "onnxruntime-qnn",
-    "onnxruntime-migraphx",
-    "onnxruntime-rocm",
-    "onnxruntime-vitisai",
-    "onnxruntime-silicon",
-    "onnxruntime-training",
-    "ort-nightly",
-    "ort-nightly-gpu",
-)
+_PLAIN = "onnxruntime"
+"""The distribution to name when none is installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +79,46 @@ def installed() -> dict[str, str]:
 
 
 def onnxruntime_distributions() -> dict[str, str]:
-    """Look up all distributions that install the module `onnxruntime`: more than one overwrite each other's files."""
-    found = {name: version_of(name) for name in ONNXRUNTIME_DISTRIBUTIONS}
+    """Look up all distributions that install the module `onnxruntime`, the plain one first: more than one overwrite each other's files."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names += packages_distributions().get("onnxruntime", ())
+    found = {name: version_of(name) for name in sorted(set(names), key=lambda name: (name != _PLAIN, name))}
     return {name: text for name, text in found.items() if text is not None}
+
+
+class ProviderLibrary(NamedTuple):
+    """A library with an execution provider, which `onnxruntime.register_execution_provider_library` loads."""
+
+    distribution: str  # that brings it
+    version: str
+    path: pathlib.Path
+
+    @property
+    def name(self) -> str:
+        """A name to register it under, as distributions have it: `ggml` for `onnxruntime-ggml` and `onnxruntime-ep-ggml`."""
+        return re.sub(r"^onnxruntime[-_](ep[-_])?", "", self.distribution)
+
+
+def provider_libraries() -> list[ProviderLibrary]:
+    """Find the libraries of execution providers in installed distributions that have to do with ONNX Runtime, by what they export."""
+    hosts, found = onnxruntime_distributions(), []
+    for each in distributions():
+        name = each.name
+        if name in hosts or not any("onnxruntime" in text for text in (name, *(each.requires or ()))):
+            continue
+        files = (pathlib.Path(str(file.locate())) for file in each.files or () if file.suffix in (".so", ".dll", ".dylib"))
+        found += [ProviderLibrary(name, each.version, path) for path in files if _makes_providers(path)]
+    return sorted(found)
+
+
+def _makes_providers(path: pathlib.Path) -> bool:
+    """Tell whether a library has the function by which ONNX Runtime asks for providers (`onnxruntime_ep_c_api.h`)."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b"CreateEpFactories") >= 0
+    except (OSError, ValueError):  # the second for an empty file
+        return False
 
 
 def onnxruntime_build() -> dict[str, str]:
@@ -126,11 +152,12 @@ def install_onnxruntime(distribution: str = "") -> str:
     build of that name is there.
 
     Args:
-        distribution: Such as `onnxruntime-gpu`; by default the build that is installed, the last of several in `ONNXRUNTIME_DISTRIBUTIONS`.
+        distribution: Such as `onnxruntime-gpu`; by default the build that is installed, the last of several in `onnxruntime_distributions`.
     """
     here = tuple(onnxruntime_distributions())
-    wanted = distribution or (here[-1] if here else ONNXRUNTIME_DISTRIBUTIONS[0])
-    install = f"pip install '{wanted}{_OLDER_BUILDS.get(wanted, SUPPORTED['onnxruntime'])}'"
+    wanted = distribution or (here[-1] if here else _PLAIN)
+    numbered = SUPPORTED["onnxruntime"] if wanted.startswith((_PLAIN, "ort-")) else ""  # others have versions of their own
+    install = f"pip install '{wanted}{_OLDER_BUILDS.get(wanted, numbered)}'"
     return f"pip uninstall --yes {' '.join(here)} && {install}" if here else install
 
 
@@ -172,8 +199,7 @@ def version_of(distribution: str) -> str | None:
     except PackageNotFoundError:
         return None
     except OSError:  # no file can be opened: a process out of descriptors still has what it loaded
-        loaded = "onnxruntime" if distribution in ONNXRUNTIME_DISTRIBUTIONS[:1] else distribution
-        return getattr(sys.modules.get(loaded), "__version__", None)
+        return getattr(sys.modules.get(distribution), "__version__", None)
 
 
 def _padded(release: tuple[int, ...]) -> tuple[int, ...]:

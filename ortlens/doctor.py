@@ -10,7 +10,7 @@ import platform
 import sys
 from dataclasses import dataclass
 from importlib import import_module, metadata, util
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens import _versions
 from ortlens._process import usable_cores
@@ -61,6 +61,7 @@ def examine() -> tuple[Check, ...]:
             "onnxruntime does not import: {error}",
             _versions.install_onnxruntime(),
         ),
+        *_plug_ins(),
         # Versions may fit, and the build still lack what the backend asks onnxruntime for when it is imported.
         _tried(
             "backend loads",
@@ -121,6 +122,25 @@ def _distributions() -> Check:
     loaded = f"{module.get('package_name', 'onnxruntime')} {module.get('__version__', '')}".rstrip() if module else "no whole one"
     advice = f"they overwrite each other's files; keep only one: {_versions.install_onnxruntime()}"
     return Check(name="onnxruntime builds", status="warning", found=f"{found}; the files are those of {loaded}", advice=advice)
+
+
+def _plug_ins() -> Iterator[Check]:
+    """List libraries with execution providers, and the devices of those that are registered; nothing without either."""
+    devices: list[Any] = []
+    with contextlib.suppress(Exception):  # reported where it is checked whether onnxruntime imports; older builds have no such devices
+        devices += [each for each in import_module("onnxruntime").get_ep_devices() if "library_path" in each.ep_metadata]
+    loaded = {each.ep_metadata["library_path"] for each in devices}
+    for library in _versions.provider_libraries():
+        found = f"{library.distribution} {library.version} brings {library.path.name}"
+        if str(library.path) in loaded:
+            yield Check(name="ORT plug-ins", status="ok", found=f"{found}, which is registered")
+            continue
+        line = f"onnxruntime.register_execution_provider_library({library.name!r}, {str(library.path)!r})"
+        advice = f"to use it: {line}, or what the package has for that; then its devices or its name are options of a session"
+        yield Check(name="ORT plug-ins", status="info", found=f"{found}, a provider that is not registered", advice=advice)
+    if devices:
+        names = (f"{each.ep_name} of {each.ep_vendor} ({each.device.type.name})" for each in devices)
+        yield Check(name="ORT devices", status="info", found=", ".join(names))
 
 
 def _backends() -> Check:

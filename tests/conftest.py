@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     chosen = set(config.option.markexpr.split(" and "))
     if collection_path == BROWSER:
         return True if "not slow" in chosen else None
+    if collection_path == ROOT / "tests" / "providers":
+        return None if find_spec("onnxruntime_ggml") else True
     if collection_path.suffix != ".py" or BROWSER in collection_path.parents:
         return None
     text = collection_path.read_text(encoding="utf-8")

@@ -71,6 +71,21 @@ def test_two_builds_of_onnxruntime_are_a_warning(monkeypatch: pytest.MonkeyPatch
     assert doctor._distributions().found.endswith("of no whole one")
 
 
+def test_a_library_with_a_provider_is_listed_with_the_line_that_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = _versions.ProviderLibrary("onnxruntime-qnn", "2.7.0", tmp_path / "libqnn.so")
+    monkeypatch.setattr(_versions, "provider_libraries", lambda: [library])
+    (check,) = doctor._plug_ins()
+    assert (check.status, check.found) == ("info", "onnxruntime-qnn 2.7.0 brings libqnn.so, a provider that is not registered")
+    assert f"register_execution_provider_library('qnn', '{tmp_path / 'libqnn.so'}')" in check.advice
+    device = SimpleNamespace(ep_name="QNN", ep_vendor="Qualcomm", device=SimpleNamespace(type=SimpleNamespace(name="NPU")))
+    device.ep_metadata = {"library_path": str(tmp_path / "libqnn.so")}
+    monkeypatch.setattr(importlib.import_module("onnxruntime"), "get_ep_devices", lambda: [device])
+    assert [(check.status, check.found) for check in doctor._plug_ins()] == [
+        ("ok", "onnxruntime-qnn 2.7.0 brings libqnn.so, which is registered"),
+        ("info", "QNN of Qualcomm (NPU)"),
+    ]
+
+
 CUDA_13 = {"package_name": "onnxruntime-gpu", "__version__": "1.31.1", "cuda_version": "13.0"}
 
 

@@ -16,6 +16,8 @@ from ortlens import _versions
 from ortlens._versions import require
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
 
+BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-cann", "ort-nightly")
+
 
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -29,6 +31,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             raise PackageNotFoundError(name) from None
 
     monkeypatch.setattr(_versions, "version", version)
+    monkeypatch.setattr(_versions, "packages_distributions", lambda: {"onnxruntime": [name for name in distributions if name in BUILDS]})
     monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)  # whose version would be the answer
     monkeypatch.setattr(_versions, "onnxruntime_build", dict)
     return distributions
@@ -60,7 +63,7 @@ def test_installed_leaves_out_what_is_missing(metadata: dict[str, str]) -> None:
     assert _versions.onnxruntime_distributions() == two
 
 
-@pytest.mark.parametrize("distribution", _versions.ONNXRUNTIME_DISTRIBUTIONS)
+@pytest.mark.parametrize("distribution", BUILDS)
 def test_every_distribution_of_onnxruntime_serves(metadata: dict[str, str], distribution: str) -> None:
     metadata[distribution] = "1.31.0"
     assert _versions.installed() == {"onnxruntime": "1.31.0"}
@@ -104,6 +107,7 @@ def test_the_version_of_onnxruntime_is_that_of_the_module(tmp_path: Path, run_py
         folder = tmp_path / f"{name.replace('-', '_')}-{text}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {text}\n", encoding="utf-8")
+        (folder / "top_level.txt").write_text("onnxruntime\n", encoding="utf-8")
     first, second = run_python(_TWO_BUILDS.format(folder=str(tmp_path))).splitlines()
     assert first == "1.31.1 onnxruntime-gpu {'onnxruntime': '1.30.0', 'onnxruntime-gpu': '1.31.1'}"
     assert second == "1.33.0"
@@ -123,6 +127,36 @@ def test_the_command_for_a_build_leaves_no_other(metadata: dict[str, str]) -> No
     metadata["onnxruntime"] = "1.31.1"
     assert _versions.install_onnxruntime() == "pip uninstall --yes onnxruntime && pip install 'onnxruntime>=1.30'"
     assert _versions.install_onnxruntime("onnxruntime-gpu") == "pip uninstall --yes onnxruntime && pip install 'onnxruntime-gpu>=1.30'"
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Packages as pip leaves them: a build of ONNX Runtime, two plug-ins, one of them under the name of an old build, and a tool."""
+    files: dict[str, dict[str, bytes]] = {
+        "windowsml": {"onnxruntime/__init__.py": b"", "onnxruntime/capi/host.so": b"calls CreateEpFactories"},
+        "onnxruntime-qnn": {"onnxruntime_qnn/libonnxruntime_providers_qnn.so": b"CreateEpFactories", "onnxruntime_qnn/libQnnHtp.so": b"no"},
+        "onnxruntime-ep-webgpu": {"onnxruntime_ep_webgpu/webgpu.dll": b"CreateEpFactories"},
+        "some-tool": {"some_tool.so": b"CreateEpFactories"},
+    }
+    for name, held in files.items():
+        info = f"{name.replace('-', '_')}-2.7.0.dist-info"
+        texts = {f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.7.0\n".encode(), f"{info}/RECORD": b""}
+        texts[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*held, *texts)).encode()
+        for path, content in {**held, **texts}.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(content)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    return tmp_path
+
+
+def test_distributions_are_known_by_their_files(beside: Path) -> None:
+    assert _versions.onnxruntime_distributions() == {"windowsml": "2.7.0"}
+    found = {library.name: library.path for library in _versions.provider_libraries()}
+    assert found == {
+        "webgpu": beside / "onnxruntime_ep_webgpu" / "webgpu.dll",
+        "qnn": beside / "onnxruntime_qnn" / "libonnxruntime_providers_qnn.so",
+    }
+    assert _versions.install_onnxruntime() == "pip uninstall --yes windowsml && pip install 'windowsml'"
 
 
 def test_a_missing_package_is_told_with_its_pip_line(metadata: dict[str, str]) -> None:

@@ -5,7 +5,6 @@ A session's execution providers are chosen by the options and the devices of the
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -78,9 +77,8 @@ def profiler_ranges() -> tuple[Callable[[str], object], Callable[[], object]] | 
     return (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop) if torch.cuda.is_available() else None
 
 
-@functools.cache
 def available() -> tuple[str, ...]:
-    """List the providers that the installed ONNX Runtime contains and can load, in its order of preference."""
+    """List the providers that ONNX Runtime contains and can load, in its order of preference, and those that were registered until now."""
     import onnxruntime
 
     return tuple(onnxruntime.get_available_providers())
@@ -100,9 +98,17 @@ def reason_against(device_type: str, *, planned: bool = False) -> str | None:
 
 
 def runs_on_cpu_alone(options: OrtBackendOptions) -> bool:
-    """Tell whether tensors on the CPU can go to the CPU provider only; false when the options name another."""
+    """Tell whether tensors on the CPU can go to the CPU provider only; false when the options name another, or devices."""
+    if names_devices(options):
+        return False
     named = (*(options.preferred_execution_providers or ()), *(options.default_execution_providers or ()))
     return all((entry if isinstance(entry, str) else entry[0]) == CPU for entry in named)
+
+
+def names_devices(options: OrtBackendOptions) -> bool:
+    """Tell whether the session options of the user name devices, as `add_provider_for_devices` does, and no option names a provider."""
+    given, named = options.ort_session_options, options.preferred_execution_providers or options.default_execution_providers
+    return given is not None and not named and bool(given.has_providers())
 
 
 def cpu_provider_computes(element_type: str) -> bool:
@@ -116,9 +122,11 @@ _OPSET = 18  # of the models that are converted
 def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -> list[tuple[str, dict[str, Any]]]:
     """Choose a session's providers, without duplicates: preferred, then inferred, then default ones, the CPU provider last.
 
-    `devices` are those of the inputs, or of the outputs if there are none. Raise `UsageError` if a provider that the user named is not
-    available.
+    `devices` are those of the inputs, or of the outputs if there are none. None are chosen where the session options name devices. Raise
+    `UsageError` if a provider that the user named is not available.
     """
+    if names_devices(options):
+        return []
     chosen: dict[str, dict[str, Any]] = {}
     for name, settings in _named(options.preferred_execution_providers, "preferred_execution_providers"):
         chosen.setdefault(name, settings)
@@ -134,8 +142,7 @@ def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -
 def _named(providers: Sequence[Provider] | None, option: str) -> list[tuple[str, dict[str, Any]]]:
     pairs = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(_settings(entry[1]))) for entry in providers or ()]
     for name, _ in pairs:
-        if name not in available():
-            raise UsageError(f"{option} names {name!r}, which is not available; the installed ONNX Runtime has {', '.join(available())}")
+        _ort.require_provider(name, option, available())
     return pairs
 
 

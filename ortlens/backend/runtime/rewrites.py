@@ -48,7 +48,7 @@ MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
     """List the optimizers of ONNX Runtime to disable for a model that holds frozen weights as initializers."""
-    on_cpu_only = all(name == devices.CPU for name, _ in chosen)
+    on_cpu_only = bool(chosen) and all(name == devices.CPU for name, _ in chosen)  # without any, the session options name devices
     graph = GraphView(model)
     return [
         *_WRONG_OPTIMIZERS,

@@ -54,7 +54,7 @@ class SessionConfig:
 
     model: onnx.ModelProto  # the model, with frozen weights as initializers
     options: onnxruntime.SessionOptions
-    providers: Providers  # names and options of the execution providers, in order
+    providers: Providers  # names and options of the execution providers, in order; none where `options` name devices
     threads: threads.ThreadChoice  # threads of the session, and why these
     weights: Sequence[Any] = ()  # values that the options refer to; the session is given them to keep alive
     calls: cuda.DeviceCalls | None = None  # how the session is called; None: without more ado
@@ -69,7 +69,7 @@ class SessionConfig:
         try:
             with contextlib.nullcontext() if self.calls is None else _ort.quiet():
                 made = onnxruntime.InferenceSession(
-                    serialized, self.options, providers=self.providers, enable_fallback=0, disabled_optimizers=disabled
+                    serialized, self.options, providers=self.providers or None, enable_fallback=0, disabled_optimizers=disabled
                 )
         except Exception as error:
             raise ModelRefused(str(error)) from error
@@ -312,7 +312,7 @@ class SessionFactory:
             output_devices=tuple(_device(node.meta["val"]) for node in self.partition.outputs),
             providers=tuple(session.get_providers()),
             session=session,
-            wanted_providers=tuple(name for name, _ in config.providers),
+            wanted_providers=tuple(name for name, _ in config.providers) or tuple(session.get_providers()),
             create_ns=create_ns,
             frozen=tuple(frozen),
             dimensions=dimensions,

@@ -68,8 +68,7 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> Sessio
     for option in ("preferred_execution_providers", "default_execution_providers"):
         for provider in getattr(given, option) or ():
             name, settings = (provider, {}) if isinstance(provider, str) else provider
-            if name not in available:
-                raise UsageError(f"{option} names {name!r}, which is not available; the installed ONNX Runtime has {', '.join(available)}")
+            _ort.require_provider(name, option, available)
             chosen.setdefault(name, settings)
     if not chosen and given.infer_execution_providers and _CUDA in available:
         chosen[_CUDA] = {}

@@ -1,13 +1,16 @@
 """Devices and processors: what sessions get for them."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 
-from ortlens import OrtBackendOptions, UsageError
+from ortlens import Lens, OrtBackendOptions, UsageError, _ort
+from ortlens._versions import ProviderLibrary
 from ortlens.backend.runtime import devices, processor
 
 CPU, CUDA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider"
@@ -36,6 +39,31 @@ def test_what_is_missing_or_has_no_counterpart_is_refused_by_name(monkeypatch: p
 def test_whether_tensors_on_the_cpu_go_to_the_cpu_provider_alone() -> None:
     assert all(devices.runs_on_cpu_alone(OrtBackendOptions(**options)) for options in ALONE)
     assert not any(devices.runs_on_cpu_alone(OrtBackendOptions(**options)) for options in NOT_ALONE)
+
+
+def test_devices_of_session_options_are_what_sessions_get() -> None:
+    given = onnxruntime.SessionOptions()
+    given.add_provider_for_devices([each for each in onnxruntime.get_ep_devices() if each.ep_name == devices.CPU][:1], {})
+    options = OrtBackendOptions(ort_session_options=given)
+    assert devices.providers_for([torch.device("cpu")], options) == []
+    assert not devices.runs_on_cpu_alone(options)
+    named = OrtBackendOptions(ort_session_options=given, preferred_execution_providers=[devices.CPU])
+    assert devices.providers_for([torch.device("cpu")], named) == [(devices.CPU, {})]
+    lens = Lens(options=options)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # ONNX Runtime warns where providers are named as well
+        assert torch.compile(lambda x: x + 1, backend=lens)(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert lens.sessions.providers[0] == (devices.CPU,)
+
+
+def test_a_provider_that_was_registered_later_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = OrtBackendOptions(preferred_execution_providers=["ggml"])
+    library = ProviderLibrary("onnxruntime-ggml", "0.2.0", Path("libggml.so"))
+    monkeypatch.setattr(_ort, "provider_libraries", lambda: [library])
+    with pytest.raises(UsageError, match=r"register_execution_provider_library\('ggml', 'libggml.so'\)"):
+        devices.providers_for([torch.device("cpu")], options)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [devices.CPU, "ggml"])
+    assert devices.providers_for([torch.device("cpu")], options) == [("ggml", {}), (devices.CPU, {})]
 
 
 def test_the_installed_cpu_provider_computes_float32_and_not_bfloat16() -> None:

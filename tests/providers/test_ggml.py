@@ -1,0 +1,85 @@
+"""A plug-in of ONNX Runtime, onnxruntime-ggml, on every road: `make test-providers`, in an environment of its own."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import onnxruntime_ggml
+import pytest
+import torch
+from torch import nn
+
+import ortlens
+from ortlens import SessionError, UsageError, doctor
+
+GGML = onnxruntime_ggml.EP_NAME
+_CLOSE: Mapping[str, Any] = {"atol": 2e-2, "rtol": 2e-2}  # it keeps weights in 16 bits
+
+
+class Asinh(nn.Module):
+    """An operator that the provider lacks, so that it takes nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.asinh()
+
+
+MODELS: Mapping[str, tuple[nn.Module, torch.Tensor]] = {
+    "mlp": (nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), torch.randn(2, 16)),
+    "transformer": (nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), torch.randn(2, 5, 32)),
+    "asinh": (nn.Sequential(nn.Linear(16, 32), Asinh(), nn.Linear(32, 4)), torch.randn(2, 16)),
+    "convolution": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)), torch.randn(2, 3, 8, 8)),
+}
+
+REFUSED = {"convolution": r"Conv\("}
+"""Model -> what the provider says in a call: it takes the operator, and fails at it."""
+
+
+def test_a_library_that_is_not_registered_is_named_and_seen_once_it_is() -> None:
+    model, x = MODELS["mlp"]
+    options = {"preferred_execution_providers": [GGML]}
+    with torch.no_grad():
+        torch.compile(model, backend="ortlens")(x)
+        if GGML not in onnxruntime.get_available_providers():  # no test before this one has registered it
+            with pytest.raises(UsageError, match=r"register_execution_provider_library\('ggml', "):
+                ortlens.explain(model, options=options)(x)
+            assert [check.status for check in doctor.examine() if check.name == "ORT plug-ins"] == ["info"]
+        onnxruntime_ggml.register()
+        lens = ortlens.explain(model, options=options)(x)
+    assert lens.sessions.providers[0][0] == GGML
+    assert [check.status for check in doctor.examine() if check.name == "ORT plug-ins"] == ["ok"]
+    assert not any("uninstall" in check.advice for check in doctor.examine())
+
+
+def by_name() -> dict[str, Any]:
+    return {"preferred_execution_providers": [(GGML, {"threads": "1"})]}
+
+
+def by_devices() -> dict[str, Any]:
+    return {"ort_session_options": onnxruntime_ggml.session_options({"threads": 1})}
+
+
+@pytest.mark.parametrize("options", [by_name, by_devices])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore")
+def test_every_road_takes_it(name: str, options: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+    onnxruntime_ggml.register()
+    model, x = MODELS[name][0].eval(), MODELS[name][1]
+    lens = ortlens.Lens(options=options())
+    with torch.no_grad():
+        expected = model(x)
+        torch.testing.assert_close(torch.compile(model, backend=lens)(x), expected, **_CLOSE)
+        explained = ortlens.explain(model, options=options())(x)
+        frozen = ortlens.freeze(model, x, options=options())
+        torch.testing.assert_close(frozen(x), expected, **_CLOSE)
+        frozen.save(tmp_path / "saved")
+        loaded = ortlens.load_frozen(tmp_path / "saved")
+        if name in REFUSED:  # PyTorch runs what the provider fails at, where PyTorch is there
+            with pytest.raises(SessionError, match=REFUSED[name]):
+                loaded(x)
+            assert lens.findings.evidence.str.contains(REFUSED[name]).any()
+        else:
+            torch.testing.assert_close(loaded(x), expected, **_CLOSE)
+    for seen in (lens, explained):
+        assert seen.sessions.providers.map(lambda providers: providers[0] == GGML).all()
+    assert loaded.session.get_providers()[0] == GGML
