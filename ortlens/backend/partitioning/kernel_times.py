@@ -19,7 +19,6 @@ from ortlens._versions import SupportedRange, installed
 from ortlens.backend.basis import provenance
 from ortlens.backend.lowering.wholes import STAYS
 from ortlens.backend.operators.facts import Call
-from ortlens.backend.operators.registry import slow_for
 from ortlens.backend.partitioning.plan import NodeKind, kind_of
 
 if TYPE_CHECKING:
@@ -477,6 +476,8 @@ def lost_by_parts(call: torch.fx.Node, parts: Iterable[torch.fx.Node]) -> float:
 
 def _is_left(node: torch.fx.Node) -> bool:
     """Tell whether an operator is left to PyTorch for its time, so that sessions before and after it are two to enter."""
+    from ortlens.backend.operators.registry import slow_for  # here: a process that plans nothing has the times without the operators
+
     made = node.all_input_nodes[0] if kind_of(node) is NodeKind.TUPLE else node
     if made.op != "call_function":
         return False
