@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.fx
@@ -86,31 +86,25 @@ def read_unexpanded(graph: torch.fx.Graph) -> None:
 
 def stack_parts(graph: torch.fx.Graph) -> None:
     """Stack what is written into zeros and added up, as the gradient of `q, k, v = packed` is: each sum reads and writes all parts."""
-    for node in graph.find_nodes(op="call_function", target=_aten.add.Tensor):
-        dim, parts = _parts_of(node) or (0, {})
-        if parts and sorted(parts) == list(range(len(parts))) and str(len(parts)) == _shape(node)[dim]:
-            with graph.inserting_before(node):
-                made = provenance.call_like(
-                    node, _aten.stack.default, ([parts[place] for place in range(len(parts))], dim), node.meta["val"]
-                )
-            node.replace_all_uses_with(made)
-
-
-def _parts_of(node: Any) -> tuple[int, dict[int, Any]] | None:
-    """Find the parts along a dimension, by their places, that a value adds up, all else of which is zero; None for any other value."""
-    if not isinstance(node, torch.fx.Node):
-        return None
-    if node.target is _aten.select_scatter.default:
-        zeros, part, dim, place = cast("Any", node.args)
-        count = node.meta["val"].shape[dim]
-        known = type(count) is int and type(place) is int and part.meta["val"].dtype is node.meta["val"].dtype
-        return (dim % node.meta["val"].dim(), {place % count: part}) if known and zeros.target is _aten.new_zeros.default else None
-    if node.target is not _aten.add.Tensor or node.kwargs:
-        return None
-    first, second = map(_parts_of, node.args)
-    if first is None or second is None or first[0] != second[0] or not first[1].keys().isdisjoint(second[1]):
-        return None
-    return first[0], {**first[1], **second[1]}
+    found: dict[Any, tuple[int, dict[int, Any]]] = {}  # a value -> the dimension and, by place, the parts; all else in it is zero
+    for node in list(graph.nodes):
+        if node.target is _aten.select_scatter.default:
+            zeros, part, dim, place = node.args
+            count = node.meta["val"].shape[dim]
+            known = type(count) is int and type(place) is int and part.meta["val"].dtype is node.meta["val"].dtype
+            if known and zeros.target is _aten.new_zeros.default:
+                found[node] = dim % node.meta["val"].dim(), {place % count: part}
+        elif node.target is _aten.add.Tensor and not node.kwargs and found.keys() >= set(node.args):
+            (dim, first), (other, second) = map(found.__getitem__, node.args)
+            if dim != other or not first.keys().isdisjoint(second) or _shape(node.args[0]) != _shape(node.args[1]):
+                continue
+            parts = {**first, **second}
+            found[node] = dim, parts
+            if len(parts) == node.meta["val"].shape[dim]:
+                with graph.inserting_before(node):
+                    ordered = [parts[place] for place in range(len(parts))]
+                    made = provenance.call_like(node, _aten.stack.default, (ordered, dim), node.meta["val"])
+                node.replace_all_uses_with(made)
 
 
 def read_undetached(graph: torch.fx.Graph) -> None:

@@ -141,3 +141,15 @@ def test_the_gradient_of_parts_is_stacked_and_reads_nothing_detached(function: C
     targets = [node.target for node in lens.captured().nodes]
     assert targets.count("aten.stack.default") == stacked
     assert "aten.detach.default" not in targets
+
+
+def test_a_sum_of_many_terms_is_no_deeper_than_one_of_few() -> None:
+    graph = torch.fx.Graph()
+    total = first = graph.placeholder("x")
+    first.meta["val"] = X
+    for _ in range(2000):
+        total = graph.call_function(_aten.add.Tensor, (total, first))
+        total.meta["val"] = X
+    graph.output((total,))
+    passes.stack_parts(graph)
+    assert len(graph.find_nodes(op="call_function", target=_aten.add.Tensor)) == 2000
