@@ -244,7 +244,7 @@ def refusal(provider: str, domain: str, operator: str, opset: int, types: Iterab
 def require_provider(name: str, option: str, available: Sequence[str]) -> None:
     """Refuse a provider that an option names if it is not available; the `UsageError` says which libraries could be registered."""
     if name not in available:
-        lines = [f"onnxruntime.register_execution_provider_library({each.name!r}, {str(each.path)!r})" for each in provider_libraries()]
+        lines = [each.registering for each in provider_libraries()]
         register = f". Before, register the library of a package: {' or '.join(lines)}" if lines else ""
         said = f"which is not available; the installed ONNX Runtime has {', '.join(available)}"
         raise UsageError(f"{option} names {name!r}, {said}{register}")

@@ -99,6 +99,11 @@ class ProviderLibrary(NamedTuple):
         """A name to register it under, as distributions have it: `ggml` for `onnxruntime-ggml` and `onnxruntime-ep-ggml`."""
         return re.sub(r"^onnxruntime[-_](ep[-_])?", "", self.distribution)
 
+    @property
+    def registering(self) -> str:
+        """The line of Python that registers it."""
+        return f"onnxruntime.register_execution_provider_library({self.name!r}, {str(self.path)!r})"
+
 
 def provider_libraries() -> list[ProviderLibrary]:
     """Find the libraries of execution providers in installed distributions that have to do with ONNX Runtime, by what they export."""

@@ -49,6 +49,7 @@ class Check:
 
 def examine() -> tuple[Check, ...]:
     """Check this Python and everything that ortlens depends on, in reading order."""
+    install = _versions.install_onnxruntime()
     return (
         _python(),
         Check(name="platform", status="info", found=f"{platform.platform()}, {os.cpu_count()} processors"),
@@ -59,7 +60,7 @@ def examine() -> tuple[Check, ...]:
             "ORT providers",
             lambda: ", ".join(import_module("onnxruntime").get_available_providers()),
             "onnxruntime does not import: {error}",
-            _versions.install_onnxruntime(),
+            install,
         ),
         *_plug_ins(),
         # Versions may fit, and the build still lack what the backend asks onnxruntime for when it is imported.
@@ -67,7 +68,7 @@ def examine() -> tuple[Check, ...]:
             "backend loads",
             lambda: "all parts" if import_module("ortlens.backend.compiler") else "",
             "{kind}: {error}",
-            f"pip install --force-reinstall onnx onnxscript; {_versions.install_onnxruntime()}",
+            f"pip install --force-reinstall onnx onnxscript; {install}",
         ),
         *_cuda(),
         *_faults(),
@@ -135,8 +136,9 @@ def _plug_ins() -> Iterator[Check]:
         if str(library.path) in loaded:
             yield Check(name="ORT plug-ins", status="ok", found=f"{found}, which is registered")
             continue
-        line = f"onnxruntime.register_execution_provider_library({library.name!r}, {str(library.path)!r})"
-        advice = f"to use it: {line}, or what the package has for that; then its devices or its name are options of a session"
+        advice = (
+            f"to use it: {library.registering}, or what the package has for that; then its devices or its name are options of a session"
+        )
         yield Check(name="ORT plug-ins", status="info", found=f"{found}, a provider that is not registered", advice=advice)
     if devices:
         names = (f"{each.ep_name} of {each.ep_vendor} ({each.device.type.name})" for each in devices)
