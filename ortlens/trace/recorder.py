@@ -198,7 +198,7 @@ class Recorder:
             sessions = {s.session_id for s in self.records(r.Session) if s.partition_id in partitions}
             self._drop("graph_id", {graph_id}, r.GraphInput, r.Node, r.Partition, r.Fallback, r.LedgerPart)
             self._drop("partition_id", partitions, r.Model, r.Session, r.Numeric)
-            self._drop("session_id", sessions, r.Kernel)
+            self._drop("session_id", sessions, r.Kernel, r.Placement)
             self._run_logs = {
                 key: log for key, log in self._run_logs.items() if log.graph_id != graph_id and log.session_id not in sessions
             }
@@ -344,6 +344,8 @@ def _id_of(record: r.Record) -> object:
         return getattr(record, fields(record)[0].name)
     if isinstance(record, r.PythonFrame):
         return record.frame, record.file, record.line
+    if isinstance(record, r.Placement):
+        return record.session_id, record.provider
     if isinstance(record, r.GraphInput):
         return record.graph_id, record.input
     return (record.graph_id, record.node) if isinstance(record, (r.Node, r.Fallback)) else None

@@ -311,8 +311,7 @@ class Node:
     )
     roaming: bool = column("Whether it is a number made of input sizes alone, which is computed wherever it is needed.", default=False)
     provider: str | None = optional(
-        "Of a node of an ONNX model: the execution provider that runs it, where ONNX Runtime tells; `reason` says why it is not the "
-        "preferred one. Empty elsewhere."
+        "The execution provider that runs it, where ONNX Runtime tells; `reason` says why it is not the preferred one. Empty elsewhere."
     )
 
 
@@ -462,6 +461,34 @@ class Session:
         unit="ns",
     )
     launches: int | None = optional("Number of these calls per run; a replayed CUDA graph is one. Empty likewise.")
+    messages: tuple[str, ...] = column(
+        "What ONNX Runtime and its providers said at warning level or above when a session like it was made once more, in a process of its "
+        "own. Empty where nothing was said, or not asked: of sessions of the CPU alone.",
+        default=(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What one execution provider runs of one session."""
+
+    session_id: str = column("Session, as in `sessions`.", brief=1)
+    provider: str = column("Execution provider.", brief=2)
+    requested: int | None = optional("Its place among those that were asked for, from 1; empty where ONNX Runtime added it.", brief=3)
+    nodes: int = column("Nodes that it runs, by ONNX Runtime's own record, after its first rewrites.", brief=4)
+    pieces: int = column(
+        "Separate subgraphs that these make: those that the provider compiled, or else nodes that are connected.", brief=5
+    )
+    copies: int | None = optional(
+        "Values between nodes that cross its border, in either direction; inputs and outputs of the model do not count. Empty where a "
+        "rewrite of ONNX Runtime hides them.",
+        brief=6,
+    )
+    reason: str | None = optional(
+        "Why it does not run more: the message of the session's that names the cause, else what the provider's own table of kernels says. "
+        "Empty of one that runs all that comes to it.",
+        brief=7,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -679,6 +706,7 @@ Record: TypeAlias = (
     | Fallback
     | Model
     | Session
+    | Placement
     | Run
     | Kernel
     | Numeric
@@ -834,6 +862,7 @@ class Capture:
     fallbacks: tuple[Fallback, ...] = ()
     models: tuple[Model, ...] = ()
     sessions: tuple[Session, ...] = ()
+    placements: tuple[Placement, ...] = ()
     runs: tuple[Run, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     numerics: tuple[Numeric, ...] = ()

@@ -117,6 +117,9 @@ class CaptureView(ABC):
     sessions = _Frame()
     """ONNX Runtime sessions with the statistics of their calls."""
 
+    placements = _Frame()
+    """What each execution provider runs of each session, in how many pieces, and why not the rest."""
+
     runs = _Frame()
     """The latest calls one by one, split into bind, run and output."""
 

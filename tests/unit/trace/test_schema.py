@@ -27,6 +27,7 @@ PROMISED = {
     "models": "model_id partition_id path opset node_count ops initializer_bytes size_bytes sha256 cached optimized_node_count",
     "sessions": "session_id partition_id model_id providers input_signature create_ns held_bytes threads spinning threads_reason "
     "calls total_ns mean_ns p50_ns p90_ns p99_ns max_ns",
+    "placements": "session_id provider requested nodes pieces copies reason",
     "runs": "session_id call start_ns bind_ns run_ns output_ns total_ns thread",
     "kernels": "session_id kernel op_type provider calls total_ns mean_ns share node module file line confidence",
     "numerics": "partition_id node onnx_value max_abs max_rel ok first_divergence closer_to_fp64",
