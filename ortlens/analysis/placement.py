@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,13 +32,12 @@ class Border:
     row: Placement  # of that provider
     node_count: int  # nodes of the session
     left: tuple[Node, ...]  # what other providers run, of what has an origin in the program or the model
-    ops: tuple[str, ...]  # operators that keep it from the rest, most frequent first; empty where that is not known
-    pieces_then: int | None  # pieces that there would be if it ran these too; None where that is not known
+    pieces_then: int | None  # pieces that there would be if it ran what it lacks too; None where that is not known
 
     @property
     def cutting(self) -> tuple[Node, ...]:
-        """The nodes with these operators."""
-        return tuple(node for node in self.left if not set(self.ops).isdisjoint(node.onnx_ops))
+        """What it lacks."""
+        return tuple(node for node in self.left if not set(self.row.lacking).isdisjoint(node.onnx_ops))
 
 
 def refusal_words(provider: str, operator: str, cause: Refusal, about: Sequence[str]) -> str:
@@ -108,12 +106,8 @@ def borders(capture: Capture) -> tuple[Border, ...]:
 
 def _border(first: Placement, count: int, nodes: Sequence[Node]) -> Border:
     left = tuple(node for node in nodes if node.provider not in (None, first.provider))
-    # What ONNX Runtime leaves to the CPU on purpose, as shapes, keeps nobody from anything.
-    counts = Counter(op for node in left for op in node.onnx_ops if node.reason != refusal_words(first.provider, op, "chosen", ()))
-    taken = {op for node in nodes if node.provider == first.provider for op in node.onnx_ops}
-    named = {op for op in counts if re.search(rf"(?<!\w){re.escape(op)}(?!\w)", first.reason or "")}
-    wanted = named or (counts.keys() - taken if first.nodes else set())
-    ops = tuple(op for op, _ in counts.most_common() if op in wanted)
-    then = {node.node for node in nodes if not first.nodes or node.provider == first.provider or wanted.intersection(node.onnx_ops)}
+    then = {
+        node.node for node in nodes if not first.nodes or node.provider == first.provider or not {*first.lacking}.isdisjoint(node.onnx_ops)
+    }
     edges = [(source, node.node) for node in nodes for source in node.inputs]
-    return Border(row=first, node_count=count, left=left, ops=ops, pieces_then=pieces_of(then, edges) if ops else None)
+    return Border(row=first, node_count=count, left=left, pieces_then=pieces_of(then, edges) if first.lacking else None)

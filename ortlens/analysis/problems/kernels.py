@@ -80,12 +80,12 @@ def provider_declined(capture: Capture) -> Iterator[Problem]:
     profiled = {session.session_id: kernels for session, kernels in profiled_sessions(capture)}
     for border in borders(capture):
         row, provider = border.row, short_name(border.row.provider)
-        if row.nodes and (row.pieces <= 1 or not border.ops):
+        if row.nodes and (row.pieces <= 1 or not row.lacking):
             continue
         ran = profiled.get(row.session_id, [])
         own = sum(kernel.total_ns for kernel in ran if kernel.provider == row.provider and not kernel.op_type.startswith("Memcpy"))
         many = 2 * own <= sum(kernel.total_ns for kernel in ran) if ran else row.nodes < _FEW_NODES * row.pieces
-        found = most_common([op for node in border.left for op in node.onnx_ops if op in border.ops])
+        found = most_common([op for node in border.cutting for op in node.onnx_ops if op in row.lacking])
         because = f", {'because of' if not row.nodes else 'cut by'} {found}" if found else ""
         runs = f"{row.nodes:,} of the" if row.nodes else "none of the"
         then = "" if border.pieces_then is None else f"; with it, there would be {counted(border.pieces_then, 'piece')}"
@@ -99,9 +99,9 @@ def provider_declined(capture: Capture) -> Iterator[Problem]:
             + because,
             evidence=f"{row.reason or 'ONNX Runtime says nothing about it'}{then}"
             + (f"; {counted(row.copies, 'value')} cross its border" if row.nodes and row.copies else ""),
-            mitigation=_JOIN.format(ops=" and ".join(border.ops[:_MOST_OPS]), provider=provider)
-            if border.ops
-            else f"Look at `lens.placements.reason` and the options of {provider}, or leave it out.",
+            mitigation=_JOIN.format(ops=" and ".join(row.lacking[:_MOST_OPS]), provider=provider)
+            if row.lacking
+            else f"Look at the column `reason` of `placements` and the options of {provider}, or leave it out.",
         )
 
 

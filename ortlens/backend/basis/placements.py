@@ -41,10 +41,9 @@ def record(
     it is not known, nodes stay without a provider.
     """
     placed, preferred = _placed(made, wanted, model), wanted[0]
-    reasons = _amend(recorder, session.partition_id, placed.owners, preferred, model)
-    common = Counter(reasons).most_common(1)
+    why, lacking = _amend(recorder, session.partition_id, placed.owners, preferred, model)
     for row in placed.rows:
-        known = {"reason": common[0][0]} if common and row["provider"] == preferred and "reason" not in row else {}
+        known = {"reason": row.get("reason", why), "lacking": lacking} if row["provider"] == preferred else {}
         recorder.add(r.Placement(session_id=session.session_id, **row | known))
 
 
@@ -54,28 +53,42 @@ def record_kernels(recorder: Recorder, partition_id: str, preferred: str, model:
     _amend(recorder, partition_id, found, preferred, model)
 
 
-def _amend(recorder: Recorder, partition_id: str, owners: Mapping[str, str], preferred: str, model: onnx.ModelProto | None) -> list[str]:
-    """Record the provider of nodes that have none yet, and why others are not on the preferred one; return what it lacks."""
+def _amend(
+    recorder: Recorder, partition_id: str, owners: Mapping[str, str], preferred: str, model: onnx.ModelProto | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """Record the provider of nodes that have none yet, and why others are not on the preferred one.
+
+    Return why most of them are not, where that is known of an operator, and the operators that it lacks.
+    """
     elsewhere: list[tuple[str, r.Node]] = []
+    taken: set[str] = set()
     for node in recorder.records(r.Node):
         known = [name for name in node.onnx_nodes if name in owners]
         if node.partition_id != partition_id or node.provider is not None or not known:
             continue
         name = next((name for name in known if owners[name] != preferred), known[0])  # of several, the one that splits it off
         recorder.amend(r.Node, (node.graph_id, node.node), provider=owners[name])
-        if owners[name] != preferred:
+        if owners[name] == preferred:
+            taken.update(node.onnx_ops)
+        else:
             elsewhere.append((name, node))
-    if not elsewhere or model is None:
-        return []
-    reasons, by_name = [], {node.name: node for node in iter_nodes(model.graph)}
-    types, opsets = _types(model), opsets_of(model)
+    by_name = {node.name: node for node in iter_nodes(model.graph)} if elsewhere and model is not None else {}
+    types, opsets = (_types(model), opsets_of(model)) if by_name and model is not None else ({}, {})
+    reasons: Counter[str] = Counter()
+    lacking: Counter[str] = Counter()
     for name, node in elsewhere:
         if name in by_name:
+            op = by_name[name].op_type
             cause, about = _refusal(by_name[name], preferred, types, opsets)
-            why = refusal_words(preferred, by_name[name].op_type, cause, about)
-            reasons += [why] if cause in ("no_kernel", "opset", "dtype") else []  # the others say nothing of this operator
+            why = refusal_words(preferred, op, cause, about)
+            reasons[why] += cause in _LACKS
+            lacking[op] += cause in _LACKS or (cause != "chosen" and bool(taken) and op not in taken)
             recorder.amend(r.Node, (node.graph_id, node.node), reason=why)
-    return reasons
+    told = next((why for why, count in reasons.most_common(1) if count), None)
+    return told, tuple(op for op, count in lacking.most_common() if count)
+
+
+_LACKS = ("no_kernel", "opset", "dtype")  # causes that are of the operator itself
 
 
 def _refusal(node: onnx.NodeProto, provider: str, types: Mapping[str, str], opsets: Mapping[str, int]) -> tuple[r.Refusal, tuple[str, ...]]:
@@ -109,7 +122,7 @@ def explained(recorder: Recorder, session_id: str, messages: Sequence[str]) -> N
         return
     named = {op: said for op in {op for node in strayed for op in node.onnx_ops} if (said := _naming(op, messages))}
     said = next(iter(named.values()), None) or _naming(first.provider.removesuffix("ExecutionProvider"), messages) or messages[0]
-    recorder.add(replace(first, reason=said))
+    recorder.add(replace(first, reason=said, lacking=tuple(named) or first.lacking))
     for node in strayed:
         why = next((named[op] for op in node.onnx_ops if op in named), None if first.nodes else said)
         if why is not None:
@@ -151,8 +164,8 @@ def _compiles(provider: str, own: Sequence[_ort.Assignment]) -> bool:
 def _owned(model: onnx.ModelProto, assigned: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Find the provider of each node of a model, and the nodes at the ends of each value, its maker first.
 
-    A node that a rewrite made has the name of one that it replaces in its own, `node/MatMulAddFusion`. One that is gone belongs where all
-    around it is.
+    A node that a rewrite made has the name of one that it replaces in its own, `node/MatMulAddFusion`. One that is gone was folded
+    into what made its inputs, or else into what reads it.
     """
     names = {node.name for node in model.graph.node}
     owners = {name: provider for name, provider in assigned.items() if name in names}
@@ -167,9 +180,11 @@ def _owned(model: onnx.ModelProto, assigned: Mapping[str, str]) -> tuple[dict[st
         for value in dict.fromkeys((*node.input, *captured(node))):
             if value in ends:
                 ends[value].append(node.name)
-    around = grouped((end, other) for met in ends.values() for end in met for other in met)
-    for name in names - owners.keys():
-        beside = {owners[other] for other in around.get(name, ()) if other in owners}
-        if len(beside) == 1:
-            owners[name] = beside.pop()
+    made = grouped((reader, maker) for maker, *readers in ends.values() for reader in readers)
+    read = grouped((maker, reader) for maker, *readers in ends.values() for reader in readers)
+    in_order = [node.name for node in model.graph.node]
+    for order, beside in ((in_order, made), (in_order[::-1], read)):
+        for name in order:
+            if name not in owners and len(sides := {owners.get(other) for other in beside.get(name, ())}) == 1 and None not in sides:
+                owners[name] = str(sides.pop())
     return owners, ends
