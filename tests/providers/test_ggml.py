@@ -14,6 +14,7 @@ from torch import nn
 
 import ortlens
 from ortlens import SessionError, UsageError, doctor
+from ortlens.views.capture_view import CaptureView
 
 GGML = onnxruntime_ggml.EP_NAME
 _CLOSE: Mapping[str, Any] = {"atol": 2e-2, "rtol": 2e-2}  # it keeps weights in 16 bits
@@ -76,28 +77,32 @@ def test_every_road_takes_it(name: str, options: Callable[[], dict[str, Any]], t
         torch.testing.assert_close(frozen(x), expected, **_CLOSE)
         frozen.save(tmp_path / "saved")
         loaded = ortlens.load_frozen(tmp_path / "saved")
+        torch.onnx.export(model, (x,), file := str(tmp_path / "model.onnx"), dynamo=True, verbose=False)
         if name in REFUSED:  # PyTorch runs what the provider fails at, where PyTorch is there
             with pytest.raises(SessionError, match=REFUSED[name]):
                 loaded(x)
             assert lens.findings.evidence.str.contains(REFUSED[name]).any()
+            with pytest.raises(SessionError, match=REFUSED[name]):
+                ortlens.explain(file, options=options())(x)
         else:
             torch.testing.assert_close(loaded(x), expected, **_CLOSE)
-    for seen in (lens, explained):
+    seen_as = [lens, explained, *([] if name in REFUSED else [ortlens.explain(file, options=options(), calls=1)(x)])]
+    for seen in seen_as:
         assert seen.sessions.providers.map(lambda providers: providers[0] == GGML).all()
         assert_placed(seen, declined=name == "asinh")
     assert loaded.session.get_providers()[0] == GGML
 
 
-def assert_placed(lens: ortlens.Lens, *, declined: bool) -> None:
+def assert_placed(lens: CaptureView, *, declined: bool) -> None:
     """All nodes on one side, on the first screen too; what declined them is the first problem."""
     rows = lens.placements.set_index("provider")
     assert (rows.nodes[GGML] == 0, rows.pieces[GGML], rows.copies.tolist()) == (declined, not declined, [0, 0])
-    assert set(lens.nodes.provider) == {"CPUExecutionProvider" if declined else GGML}
+    assert set(lens.nodes.provider[lens.nodes.onnx_nodes.map(bool)]) == {"CPUExecutionProvider" if declined else GGML}
     assert f"{GGML}: {rows.nodes[GGML]} of {rows.nodes.sum()} nodes" in lens.summary()
-    first = lens.actions.iloc[0]
-    assert declined == (f"{GGML} runs none of the" in first.subject)
+    first = "".join(lens.actions.subject[:1])
+    assert declined == (f"{GGML} runs none of the" in first)
     if declined:
-        assert "because of Asinh" in first.subject
+        assert "because of Asinh" in first
         assert "1 of 3 nodes use ops this provider lacks: Asinh x1" in rows.reason[GGML]
         assert lens.sessions.messages[0]
 

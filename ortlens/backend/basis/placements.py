@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import replace
@@ -167,24 +168,32 @@ def _owned(model: onnx.ModelProto, assigned: Mapping[str, str]) -> tuple[dict[st
     A node that a rewrite made has the name of one that it replaces in its own, `node/MatMulAddFusion`. One that is gone was folded
     into what made its inputs, or else into what reads it.
     """
-    names = {node.name for node in model.graph.node}
-    owners = {name: provider for name, provider in assigned.items() if name in names}
-    for name, provider in assigned.items():
-        stem = name
-        while stem not in names and "/" in stem:
-            stem = stem.rpartition("/")[0]
-        if stem in names:
-            owners.setdefault(stem, provider)
+    in_order = [node.name for node in model.graph.node]
     ends = {value: [node.name] for node in model.graph.node for value in node.output if value}
     for node in model.graph.node:
         for value in dict.fromkeys((*node.input, *captured(node))):
             if value in ends:
                 ends[value].append(node.name)
-    made = grouped((reader, maker) for maker, *readers in ends.values() for reader in readers)
-    read = grouped((maker, reader) for maker, *readers in ends.values() for reader in readers)
-    in_order = [node.name for node in model.graph.node]
-    for order, beside in ((in_order, made), (in_order[::-1], read)):
-        for name in order:
-            if name not in owners and len(sides := {owners.get(other) for other in beside.get(name, ())}) == 1 and None not in sides:
-                owners[name] = str(sides.pop())
+    if len(sides := set(assigned.values())) == 1:
+        return dict.fromkeys(in_order, sides.pop()), ends
+    names = set(in_order)
+    owners = {name: provider for name, provider in assigned.items() if name in names}
+    for name, provider in assigned.items():
+        stems = (stem for stem in itertools.accumulate(name.split("/"), _joined) if stem in names)
+        owners.setdefault(max(stems, key=len, default=name), provider)
+    owners = {name: provider for name, provider in owners.items() if name in names}
+    _fill(owners, in_order, grouped((reader, maker) for maker, *readers in ends.values() for reader in readers))
+    _fill(owners, in_order[::-1], grouped((maker, reader) for maker, *readers in ends.values() for reader in readers))
     return owners, ends
+
+
+def _joined(before: str, part: str) -> str:
+    return f"{before}/{part}"
+
+
+def _fill(owners: dict[str, str], names: Sequence[str], beside: Mapping[str, Sequence[str]]) -> None:
+    """Give nodes without a provider that of all the others beside them, where it is one."""
+    for name in names:
+        sides = {owners.get(other, "") for other in beside.get(name, ())}
+        if name not in owners and len(sides) == 1 and "" not in sides:
+            owners[name] = sides.pop()
