@@ -82,4 +82,5 @@ def test_every_road_takes_it(name: str, options: Callable[[], dict[str, Any]], t
             torch.testing.assert_close(loaded(x), expected, **_CLOSE)
     for seen in (lens, explained):
         assert seen.sessions.providers.map(lambda providers: providers[0] == GGML).all()
+        assert [any("Asinh x1" in text for text in said) for said in seen.sessions.messages] == [name == "asinh"]
     assert loaded.session.get_providers()[0] == GGML

@@ -27,6 +27,7 @@ from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import onnxruntime
 
@@ -181,6 +182,28 @@ def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bo
         entry = tensor.external_data.add()
         entry.key, entry.value = key, text
     return tensor
+
+
+_ALIGNED = 4096  # bytes: providers may map the file
+
+
+def write_with_stand_ins(model: onnx.ModelProto, weights: Sequence[FrozenWeight], name: str, folder: Path) -> str:
+    """Write a model that `with_frozen` made, and return its path; large weights are zeros in a file that takes no room on the disk."""
+    made, by_name, end = onnx.ModelProto(), {weight.name: weight.contiguous for weight in weights}, 0
+    made.CopyFrom(model)
+    for tensor in made.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL and (weight := by_name.get(tensor.name)) is not None:
+            del tensor.external_data[:]
+            if weight.nbytes <= WHOLE_BYTES:  # what operators read as sizes, axes or scales
+                tensor.data_location, tensor.raw_data = onnx.TensorProto.DEFAULT, raw_bytes(weight.cpu())
+                continue
+            for key, text in (("location", f"{name}.{LOCATION}"), ("offset", str(end)), ("length", str(weight.nbytes))):
+                tensor.external_data.add(key=key, value=text)
+            end += -(-weight.nbytes // _ALIGNED) * _ALIGNED
+    with (folder / f"{name}.{LOCATION}").open("wb") as file:
+        file.truncate(end)
+    (folder / f"{name}.onnx").write_bytes(made.SerializeToString())
+    return str(folder / f"{name}.onnx")
 
 
 def watch_over(frozen: Iterable[FrozenWeight]) -> WeightWatch | DeviceWatch:
