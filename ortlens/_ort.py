@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -228,45 +227,31 @@ def _listed_in_child(provider: str) -> tuple[ListedKernel, ...] | EllipsisType |
 
 
 _MAKE_IN_CHILD = f"""
-import json, sys, time
-import onnxruntime
+import json, sys, time, onnxruntime
 import onnxruntime.capi._pybind_state as native
-def read(*arguments):
-    session = constructed(*arguments)
-    clock.append(time.time_ns())
-    return session
-constructed, native.InferenceSession = native.InferenceSession, read
+constructed, clock = native.InferenceSession, []
+native.InferenceSession = lambda *arguments: (constructed(*arguments), clock.append(time.time_ns()))[0]
 given = json.loads(sys.argv[1])
-for name, path in given["libraries"].items():
-    if name not in onnxruntime.get_available_providers():
-        onnxruntime.register_execution_provider_library(name, path)
+for name in given["libraries"].keys() - set(onnxruntime.get_available_providers()):
+    onnxruntime.register_execution_provider_library(name, given["libraries"][name])
 for each in given["sessions"]:
     print("\\n{_ANSWER}", file=sys.stderr, flush=True)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = each["severity"]
-    options.optimized_model_filepath = each["saved"]
-    for name, value in each["settings"].items():
-        setattr(options, name, type(getattr(options, name))(value))
-    for key, value in each["entries"].items():
-        options.add_session_config_entry(key, value)
-    for name, size in each["sizes"].items():
-        options.add_free_dimension_override_by_name(name, size)
+    for name, value in each["settings"].items(): setattr(options, name, type(getattr(options, name))(value))
+    for entry in each["entries"].items(): options.add_session_config_entry(*entry)
+    for size in each["sizes"].items(): options.add_free_dimension_override_by_name(*size)
     arguments = {{"providers": list(map(tuple, each["providers"])), "disabled_optimizers": each["without"] or None}}
     try:
-        clock = [time.time_ns()]
+        clock[:] = [time.time_ns()]
         session = onnxruntime.InferenceSession(each["model"], options, enable_fallback=0, **arguments)
-        print("{_ANSWER}" + json.dumps([*clock, time.time_ns()]), file=sys.stderr, flush=True)
+        clock.append(time.time_ns())
     except Exception:
-        print("{_ANSWER}[]", file=sys.stderr, flush=True)
+        clock.clear()
+    print("{_ANSWER}" + json.dumps(clock), file=sys.stderr, flush=True)
 """
-_SETTINGS = (
-    *("enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode", "execution_order", "graph_optimization_level"),
-    *("inter_op_num_threads", "intra_op_num_threads", "use_deterministic_compute"),
-)
-_ENTRIES = (
-    *("session.disable_cpu_ep_fallback", "session.disable_prepacking", "session.disable_quant_qdq", "session.set_denormal_as_zero"),
-    *("session.disable_aot_function_inlining", "ep.context_enable", "ep.context_file_path", "optimization.disable_specified_optimizers"),
-)
+_MAKE_S = 30
+_SETTINGS = ("enable_cpu_mem_arena", "execution_mode", "graph_optimization_level", "intra_op_num_threads", "use_deterministic_compute")
+_ENTRIES = ("session.disable_cpu_ep_fallback", "session.disable_prepacking", "optimization.disable_specified_optimizers")
 """Entries of session options that may change what a provider takes, or how long that is; they cannot be listed."""
 
 
@@ -290,36 +275,28 @@ class SessionLog(NamedTuple):
 
 def requested_of(session: onnxruntime.InferenceSession) -> list[tuple[str, Mapping[str, Any]]]:
     """List the providers of a session with their options, as `InferenceSession` takes them."""
-    settings = session.get_provider_options()
-    return [(name, settings.get(name, {})) for name in session.get_providers()]
+    return [(name, session.get_provider_options().get(name, {})) for name in session.get_providers()]
 
 
-def session_logs(requests: Sequence[SessionRequest], folder: Path, *, severity: int = _WARNING, timeout_s: float = 30) -> list[SessionLog]:
+def session_logs(requests: Sequence[SessionRequest], folder: Path, *, severity: int = _WARNING) -> list[SessionLog]:
     """Make sessions once more, in a process of its own that may crash, and return what ONNX Runtime and the providers said of each.
 
-    The next process goes on after the session at which one ended. After the time all end, and sessions that are left have no log.
+    Another process goes on after a session at which one ended by itself. Sessions that are left after half a minute have no log.
     """
-    return _logs_of([_as_data(request, folder, severity) for request in requests], timeout_s)
-
-
-def _logs_of(sessions: Sequence[Mapping[str, Any]], timeout_s: float) -> list[SessionLog]:
-    logs: list[SessionLog] = []
-    names = {name for each in sessions for name, _ in each["providers"]}
+    names = {name for request in requests for name, _ in request.providers}
     known = {device.ep_name: device.ep_metadata.get("library_path") for device in onnxruntime.get_ep_devices()}
     libraries = {name: path for name, path in known.items() if path and name in names}
-    deadline = time.monotonic() + timeout_s
-    while len(logs) < len(sessions) and (left := deadline - time.monotonic()) > 0:
-        status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions[len(logs) :]}), left)
-        parts = output.split(f"\n{_ANSWER}\n")[1:]
-        if not parts:
-            break
-        for text, _, rest in (part.partition(_ANSWER) for part in parts):
-            clock = json.loads(rest.partition("\n")[0] or "[]")
-            logs.append(SessionLog(text.splitlines(), "made" if clock else "refused", clock))
-        if status != 0:
-            end = f"took longer than {timeout_s} s" if status is None else f"ended its process, with status {status}"
-            logs[-1] = SessionLog([*logs[-1].lines, f"making the session {end}"], "ended")
-    return logs
+    sessions = [_as_data(request, folder, severity) for request in requests]
+    status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions}), _MAKE_S)
+    parts = [part.partition(_ANSWER) for part in output.split(f"\n{_ANSWER}\n")[1:]]
+    clocks = [json.loads(rest.partition("\n")[0] or "[]") for _, _, rest in parts]
+    logs = [SessionLog(text.splitlines(), "made" if clock else "refused", clock) for (text, _, _), clock in zip(parts, clocks, strict=True)]
+    if status == 0 or not logs:
+        return logs
+    end = f"took longer than {_MAKE_S} s" if status is None else f"ended its process, with status {status}"
+    logs[-1] = SessionLog([*logs[-1].lines, f"making the session {end}"], "ended")
+    left = [] if status is None else requests[len(logs) :]
+    return logs + (session_logs(left, folder, severity=severity) if left else [])
 
 
 def _as_data(request: SessionRequest, folder: Path, severity: int) -> dict[str, Any]:
@@ -327,13 +304,11 @@ def _as_data(request: SessionRequest, folder: Path, severity: int) -> dict[str, 
     model, without = request.written(folder)
     return {
         "model": model,
-        "providers": [(name, {key: str(value) for key, value in settings.items()}) for name, settings in request.providers],
-        "settings": {name: int(getattr(options, name)) for name in _SETTINGS},
-        "entries": {key: value for key in _ENTRIES if (value := config_entry(options, key))},
-        "sizes": dict(request.sizes),
         "without": without,
-        "severity": severity,
-        "saved": "",
+        "sizes": dict(request.sizes),
+        "providers": [(name, {key: str(value) for key, value in settings.items()}) for name, settings in request.providers],
+        "settings": {name: int(getattr(options, name)) for name in _SETTINGS} | {"log_severity_level": severity},
+        "entries": {key: value for key in _ENTRIES if (value := config_entry(options, key))},
     }
 
 

@@ -476,9 +476,7 @@ class Placement:
     provider: str = column("Execution provider.", brief=2)
     requested: int | None = optional("Its place among those that were asked for, from 1; empty where ONNX Runtime added it.", brief=3)
     nodes: int = column("Nodes that it runs, by ONNX Runtime's own record, after its first rewrites.", brief=4)
-    pieces: int = column(
-        "Separate subgraphs that these make: those that the provider compiled, or else nodes that are connected.", brief=5
-    )
+    pieces: int = column("Separate subgraphs that these make: those that the provider compiled, or else nodes that are connected.", brief=5)
     copies: int | None = optional(
         "Values between nodes that cross its border, in either direction; inputs and outputs of the model do not count. Empty where a "
         "rewrite of ONNX Runtime hides them.",

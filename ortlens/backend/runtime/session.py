@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -227,7 +228,7 @@ class SessionFactory:
         """
         # The user's SessionOptions serve many sessions and must not collect their weights: then the bytes go into the model.
         given = self.options.ort_session_options
-        made = self._session_model(frozen, model, extras, inline=given is not None)
+        made = self._session_model(frozen, model, extras, -1 if given is None else math.inf)
         chosen = self._threads()
         options = given or default_session_options(chosen)
         for name, size in dimensions.items() if given is None else ():
@@ -247,10 +248,10 @@ class SessionFactory:
         return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values, calls=calls)
 
     def _session_model(
-        self, frozen: Sequence[FrozenWeight], model: onnx.ModelProto | None, extras: Extras, *, inline: bool
+        self, frozen: Sequence[FrozenWeight], model: onnx.ModelProto | None, extras: Extras, inline_bytes: float
     ) -> onnx.ModelProto:
         plain = model or binding.without_last_reshapes(self.model)
-        made = weights.with_frozen(plain, list(frozen), inline=inline) if frozen else plain
+        made = weights.with_frozen(plain, list(frozen), inline_bytes=inline_bytes) if frozen else plain
         if frozen and self.options.ort_session_options is None and self._is_on_cpu():  # the user's options may disable folding
             made = with_packed_weights(made, frozen)
         if self._is_on_cpu() and stalls_at_denormals():
@@ -262,13 +263,16 @@ class SessionFactory:
         return binding.with_permuted_inputs(made, self._orders(frozen))
 
     def request(self, info: SessionInfo, model_id: str) -> _ort.SessionRequest:
-        """Describe one of its sessions, so that another process can make one like it, without what the weights are."""
+        """Describe one of its sessions, so that another process can make one like it: large weights are zeros, which take no disk."""
         options, wanted = _ort.options_of(info.session), devices.providers_for(self._devices(), self.options)
 
         def written(folder: Path) -> tuple[str, list[str]]:
-            made = self._session_model(info.frozen, None, min(info.extras, Extras.STREAM), inline=False)
+            made = self._session_model(info.frozen, None, min(info.extras, Extras.STREAM), weights.WHOLE_BYTES)
+            with (folder / weights.LOCATION).open("ab") as file:
+                file.truncate(max([file.tell(), *(weight.contiguous.nbytes for weight in info.frozen)]))
+            (path := folder / f"{model_id}.onnx").write_bytes(made.SerializeToString())
             config = SessionConfig(model=made, options=options or onnxruntime.SessionOptions(), providers=wanted, threads=info.threads)
-            return weights.write_with_stand_ins(made, info.frozen, model_id, folder), config.disabled()
+            return str(path), config.disabled()
 
         return _ort.SessionRequest(model_id, wanted or _ort.requested_of(info.session), options, written, info.dimensions)
 

@@ -27,7 +27,6 @@ from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import onnxruntime
 
@@ -158,15 +157,17 @@ def shareable_bytes(weights: Sequence[FrozenWeight], shareable: frozenset[str]) 
     return sum(weight.contiguous.nbytes for weight in in_place if weight.name in shareable)
 
 
-def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
-    """Copy a model with inputs turned into initializers, outside at `LOCATION`; `inline` ones are limited to 2 GiB by protobuf."""
+def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline_bytes: float = -1) -> onnx.ModelProto:
+    """Copy a model with inputs turned into initializers, outside at `LOCATION`, or inline up to a size; protobuf takes 2 GiB in all."""
     frozen = {weight.name: weight for weight in weights}
     made = onnx.ModelProto()
     made.CopyFrom(model)
     kept = [value for value in made.graph.input if value.name not in frozen]
     for value in made.graph.input:
         if value.name in frozen:
-            made.graph.initializer.append(_initializer(value, frozen[value.name], inline=inline))
+            made.graph.initializer.append(
+                _initializer(value, frozen[value.name], inline=frozen[value.name].contiguous.nbytes <= inline_bytes)
+            )
     del made.graph.input[:]
     made.graph.input.extend(kept)
     return made
@@ -182,28 +183,6 @@ def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bo
         entry = tensor.external_data.add()
         entry.key, entry.value = key, text
     return tensor
-
-
-_ALIGNED = 4096  # bytes: providers may map the file
-
-
-def write_with_stand_ins(model: onnx.ModelProto, weights: Sequence[FrozenWeight], name: str, folder: Path) -> str:
-    """Write a model that `with_frozen` made, and return its path; large weights are zeros in a file that takes no room on the disk."""
-    made, by_name, end = onnx.ModelProto(), {weight.name: weight.contiguous for weight in weights}, 0
-    made.CopyFrom(model)
-    for tensor in made.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL and (weight := by_name.get(tensor.name)) is not None:
-            del tensor.external_data[:]
-            if weight.nbytes <= WHOLE_BYTES:  # what operators read as sizes, axes or scales
-                tensor.data_location, tensor.raw_data = onnx.TensorProto.DEFAULT, raw_bytes(weight.cpu())
-                continue
-            for key, text in (("location", f"{name}.{LOCATION}"), ("offset", str(end)), ("length", str(weight.nbytes))):
-                tensor.external_data.add(key=key, value=text)
-            end += -(-weight.nbytes // _ALIGNED) * _ALIGNED
-    with (folder / f"{name}.{LOCATION}").open("wb") as file:
-        file.truncate(end)
-    (folder / f"{name}.onnx").write_bytes(made.SerializeToString())
-    return str(folder / f"{name}.onnx")
 
 
 def watch_over(frozen: Iterable[FrozenWeight]) -> WeightWatch | DeviceWatch:

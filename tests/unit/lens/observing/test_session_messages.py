@@ -34,8 +34,8 @@ def test_messages_are_warnings_and_errors_each_once(lines: list[str], outcome: s
 
 def test_a_provider_that_ends_the_process_is_one_log_and_the_next_session_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(product().SerializeToString())
-    crash = 'if each["sizes"]:\n            import os; os.write(2, b"assertion failed"); os.abort()\n        clock = ['
-    monkeypatch.setattr(_ort, "_MAKE_IN_CHILD", _ort._MAKE_IN_CHILD.replace("clock = [", crash, 1))
+    crash = 'if each["sizes"]:\n            import os; os.write(2, b"assertion failed"); os.abort()\n        clock[:] = ['
+    monkeypatch.setattr(_ort, "_MAKE_IN_CHILD", _ort._MAKE_IN_CHILD.replace("clock[:] = [", crash, 1))
     plain = _ort.SessionRequest("m0", [("CPUExecutionProvider", {})], None, lambda folder: (str(folder / "model.onnx"), []))
     logs = _ort.session_logs([plain, plain._replace(sizes={"n": 1}), plain._replace(written=lambda _: ("no such file", []))], tmp_path)
     assert [log.outcome for log in logs] == ["made", "ended", "refused"]
