@@ -15,7 +15,9 @@ import math
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+import tempfile
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -24,7 +26,7 @@ from ortlens._versions import provider_libraries
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import EllipsisType
 
@@ -142,14 +144,43 @@ def cuda_libraries() -> list[str]:
 
 
 CPU = "CPUExecutionProvider"
-_LIST_IN_CHILD = """
+_MOST_BYTES = 1 << 24  # of what another process writes
+
+
+def _in_child(code: str, given: str, timeout_s: float) -> tuple[int | None, str]:
+    """Run Python code in a process of its own; return its exit status, None where it was ended after a time, and what it wrote.
+
+    It writes to a file: a process that a provider starts may hold a pipe open for ever.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.run(  # noqa: S603 - our own text
+                [sys.executable, "-c", code, given],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=False,
+                timeout=timeout_s,
+            )
+            status: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            status = None
+        output.seek(0)
+        return status, output.read(_MOST_BYTES).decode(errors="replace")
+
+
+_ANSWER = "ortlens: "
+_LIST_IN_CHILD = f"""
 import json, sys
 import onnxruntime.capi._pybind_state as native
 try:
     kernels = native.get_registered_ep_kernel_defs(sys.argv[1])
 except RuntimeError:
     sys.exit(3)
-print(json.dumps([[k.domain, k.op_name, k.version_range, {n: list(t) for n, t in k.type_constraints.items()}] for k in kernels]))
+rows = [[k.domain, k.op_name, k.version_range, {{n: list(t) for n, t in k.type_constraints.items()}}] for k in kernels]
+print("\\n{_ANSWER}" + json.dumps(rows))
 """
 _UNKNOWN_THERE = 3  # exit status of the child: a library that only this process has registered
 _LIST_S = 120
@@ -180,14 +211,12 @@ def listed_kernels(provider: str) -> tuple[ListedKernel, ...] | None:
 
 def _listed_in_child(provider: str) -> tuple[ListedKernel, ...] | EllipsisType | None:
     """Ask another process; `...` for a provider that only this one knows, which is asked here."""
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _LIST_IN_CHILD, provider]
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, check=False, timeout=_LIST_S)  # noqa: S603 - our own text
-        if done.returncode == _UNKNOWN_THERE and provider in onnxruntime.get_available_providers():
+        status, said = _in_child(_LIST_IN_CHILD, provider, _LIST_S)
+        if status == _UNKNOWN_THERE and provider in onnxruntime.get_available_providers():
             return ...
-        rows = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else None
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+        rows = json.loads(said.rpartition(f"\n{_ANSWER}")[2].partition("\n")[0]) if status == 0 else None
+    except (OSError, ValueError):
         return None
     if rows is None:
         return None
@@ -195,6 +224,92 @@ def _listed_in_child(provider: str) -> tuple[ListedKernel, ...] | EllipsisType |
         ListedKernel(domain, operator, (first, last), {name: _names(types) for name, types in constraints.items()})
         for domain, operator, (first, last), constraints in rows
     )
+
+
+_MAKE_IN_CHILD = f"""
+import json, sys, time, onnxruntime
+import onnxruntime.capi._pybind_state as native
+constructed, clock = native.InferenceSession, []
+native.InferenceSession = lambda *arguments: (constructed(*arguments), clock.append(time.time_ns()))[0]
+given = json.loads(sys.argv[1])
+for name in given["libraries"].keys() - set(onnxruntime.get_available_providers()):
+    onnxruntime.register_execution_provider_library(name, given["libraries"][name])
+for each in given["sessions"]:
+    print("\\n{_ANSWER}", file=sys.stderr, flush=True)
+    options = onnxruntime.SessionOptions()
+    for name, value in each["settings"].items(): setattr(options, name, type(getattr(options, name))(value))
+    for entry in each["entries"].items(): options.add_session_config_entry(*entry)
+    for size in each["sizes"].items(): options.add_free_dimension_override_by_name(*size)
+    arguments = {{"providers": list(map(tuple, each["providers"])), "disabled_optimizers": each["without"] or None}}
+    try:
+        clock[:] = [time.time_ns()]
+        session = onnxruntime.InferenceSession(each["model"], options, enable_fallback=0, **arguments)
+        clock.append(time.time_ns())
+    except Exception:
+        clock.clear()
+    print("{_ANSWER}" + json.dumps(clock), file=sys.stderr, flush=True)
+"""
+_MAKE_S = 30
+_SETTINGS = ("enable_cpu_mem_arena", "execution_mode", "graph_optimization_level", "intra_op_num_threads", "use_deterministic_compute")
+_ENTRIES = ("session.disable_cpu_ep_fallback", "session.disable_prepacking", "optimization.disable_specified_optimizers")
+"""Entries of session options that may change what a provider takes, or how long that is; they cannot be listed."""
+
+
+class SessionRequest(NamedTuple):
+    """A session that is in use, so that one like it can be made."""
+
+    model_id: str  # its model in the records
+    providers: Sequence[tuple[str, Mapping[str, Any]]]  # that were asked for
+    options: onnxruntime.SessionOptions | None  # those that it was made with, None for the defaults
+    written: Callable[[Path], tuple[str, list[str]]]  # writes its model into a folder; returns the path, and the rewrites to disable
+    sizes: Mapping[str, int] = MappingProxyType({})  # of dimensions, by name
+
+
+class SessionLog(NamedTuple):
+    """What was said when a session was made in a process of its own."""
+
+    lines: Sequence[str]
+    outcome: Literal["made", "refused", "ended"]  # `ended`: the process, by a crash or after a time
+    clock: Sequence[int] = ()  # ns at the start, when the model was read, and at the end; empty unless it was made
+
+
+def requested_of(session: onnxruntime.InferenceSession) -> list[tuple[str, Mapping[str, Any]]]:
+    """List the providers of a session with their options, as `InferenceSession` takes them."""
+    return [(name, session.get_provider_options().get(name, {})) for name in session.get_providers()]
+
+
+def session_logs(requests: Sequence[SessionRequest], folder: Path, *, severity: int = _WARNING) -> list[SessionLog]:
+    """Make sessions once more, in a process of its own that may crash, and return what ONNX Runtime and the providers said of each.
+
+    Another process goes on after a session at which one ended by itself. Sessions that are left after half a minute have no log.
+    """
+    names = {name for request in requests for name, _ in request.providers}
+    known = {device.ep_name: device.ep_metadata.get("library_path") for device in onnxruntime.get_ep_devices()}
+    libraries = {name: path for name, path in known.items() if path and name in names}
+    sessions = [_as_data(request, folder, severity) for request in requests]
+    status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions}), _MAKE_S)
+    parts = [part.partition(_ANSWER) for part in output.split(f"\n{_ANSWER}\n")[1:]]
+    clocks = [json.loads(rest.partition("\n")[0] or "[]") for _, _, rest in parts]
+    logs = [SessionLog(text.splitlines(), "made" if clock else "refused", clock) for (text, _, _), clock in zip(parts, clocks, strict=True)]
+    if status == 0 or not logs:
+        return logs
+    end = f"took longer than {_MAKE_S} s" if status is None else f"ended its process, with status {status}"
+    logs[-1] = SessionLog([*logs[-1].lines, f"making the session {end}"], "ended")
+    left = [] if status is None else requests[len(logs) :]
+    return logs + (session_logs(left, folder, severity=severity) if left else [])
+
+
+def _as_data(request: SessionRequest, folder: Path, severity: int) -> dict[str, Any]:
+    options = request.options or onnxruntime.SessionOptions()
+    model, without = request.written(folder)
+    return {
+        "model": model,
+        "without": without,
+        "sizes": dict(request.sizes),
+        "providers": [(name, {key: str(value) for key, value in settings.items()}) for name, settings in request.providers],
+        "settings": {name: int(getattr(options, name)) for name in _SETTINGS} | {"log_severity_level": severity},
+        "entries": {key: value for key in _ENTRIES if (value := config_entry(options, key))},
+    }
 
 
 def _plain(kernel: Any) -> ListedKernel:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch.fx
 
+from ortlens.backend.basis import placements
 from ortlens.backend.graph import CompiledGraph, eager_graph
 from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.partitioning.plan import GraphPartition, NodeKind, Plan, Verdict, kind_of, split, writes
@@ -25,6 +26,7 @@ from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.backend.runtime.runner import PartitionRunner, RunnerEvents
 from ortlens.backend.runtime.session import Extras, SessionFactory, default_session_options
 from ortlens.backend.runtime.threads import ThreadChoice
+from ortlens.trace import records as r
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ortlens import _ort
     from ortlens.backend.basis.options import OrtBackendOptions, Provider
     from ortlens.backend.recording.records import Identity
     from ortlens.backend.runtime.session import SessionInfo
@@ -238,6 +241,11 @@ class ObservedPartition:
         """How often a session was to be created, those that ONNX Runtime refused included."""
         return self.runner.attempts
 
+    def request(self) -> _ort.SessionRequest | None:
+        """Describe the latest of its sessions, so that another process can make one like it; None without one, or where nobody records."""
+        identity = self.identity
+        return None if identity is None or not self.sessions else self.runner.factory.request(self.latest, identity.model_id)
+
     def session_for(self, args: Sequence[Any]) -> SessionInfo | None:
         """Return the session that runs some arguments; None while PyTorch runs the partition."""
         prepared = self.runner.prepared_for(args)
@@ -368,6 +376,12 @@ def in_all(contexts: Iterable[AbstractContextManager[object]]) -> Iterator[None]
         for context in contexts:
             stack.enter_context(context)
         yield
+
+
+def note_messages(recorder: Recorder, session_id: str, messages: tuple[str, ...]) -> None:
+    """Record what was said about a session, and which placements that explains."""
+    recorder.amend(r.Session, session_id, messages=messages)
+    placements.explained(recorder, session_id, messages)
 
 
 def unlogged(graphs: Iterable[ObservedGraph]) -> AbstractContextManager[None]:

@@ -20,12 +20,13 @@ from ortlens.analysis.problems.advice import advised
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.basis.ab_timing import compare_calls, waiting_for
 from ortlens.backend.basis.provenance import count_ops
-from ortlens.backend.observed import unlogged
+from ortlens.backend.observed import graphs_of, unlogged
 from ortlens.errors import UsageError
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
 from ortlens.lens.observing.compilations import Compilations, ExplainOutput, entry_of, reason_from_break
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
+from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -102,6 +103,7 @@ class Lens(CaptureView):
         self._dry_run = dry_run
         self._recorder = LensRecorder(self, backend_name, _figures, journal)
         self._recorder.note(dry_run=dry_run)
+        self._messages = SessionMessages(self._recorder)
         self.compilations = Compilations(self._recorder, self._claims, dry_run=dry_run)
         self._targets, self._watch = self.compilations.targets, self.compilations.watch
 
@@ -217,6 +219,7 @@ class Lens(CaptureView):
             The capture; recording goes on.
         """
         self.compilations.note_uncompiled(self)
+        self._messages.note(part.request() for graph in graphs_of(self._recorder) for part in graph.partitions())
         capture = self._recorder.captured()
         capture = replace(capture, recompiles=own_recompiles(capture), ledger=capture.ledger or ledger_from_logs(capture))
         return advised(with_roles(capture))

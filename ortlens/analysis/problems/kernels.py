@@ -311,7 +311,7 @@ def provider_fallback(requested: Sequence[str], used: Sequence[str]) -> Finding:
         evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
         hazard="The model may run on a slower device than you expect.",
         **remedy(
-            "Install the build of ONNX Runtime that includes the provider, with its libraries; `ortlens doctor` lists them.",
-            "One of a library that was registered takes its devices: add_provider_for_devices of ort_session_options, for an ONNX model.",
+            "See why in the messages of the table sessions: ONNX Runtime has this provider, and could not start it.",
+            "A library that it needs may be missing, which `ortlens doctor` may name; no other build of ONNX Runtime is needed.",
         ),
     )

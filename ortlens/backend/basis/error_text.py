@@ -26,8 +26,12 @@ def short_text(error: BaseException, limit: int = 300) -> str:
     """Format the innermost cause of an exception as class and message in one line of at most `limit` characters."""
     error = innermost_cause(error)
     text = " ".join(without_colours(str(error)).split())
-    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+    return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__, limit)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Cut a text to `limit` characters, with dots at its end where it is longer."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def full_text(error: BaseException, limit: int = 4000) -> str:

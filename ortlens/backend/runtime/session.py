@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +26,7 @@ from ortlens.backend.runtime.session_forms import with_layers_for_cuda, with_nor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import onnx
 
@@ -64,12 +66,14 @@ class SessionConfig:
 
         Raise `ModelRefused` if ONNX Runtime rejects the model, `ProviderNotLoaded` if it has no provider for the device.
         """
-        by_user = filter(None, _ort.config_entry(self.options, _DISABLED_ENTRY).split(";"))  # which names passed with the session replace
-        disabled = [*unwanted_rewrites(self.model, self.providers), *by_user, *without]
         try:
             with contextlib.nullcontext() if self.calls is None else _ort.quiet():
                 made = onnxruntime.InferenceSession(
-                    serialized, self.options, providers=self.providers or None, enable_fallback=0, disabled_optimizers=disabled
+                    serialized,
+                    self.options,
+                    providers=self.providers or None,
+                    enable_fallback=0,
+                    disabled_optimizers=[*self.disabled(), *without],
                 )
         except Exception as error:
             raise ModelRefused(str(error)) from error
@@ -77,6 +81,11 @@ class SessionConfig:
             raise ProviderNotLoaded(f"ONNX Runtime could not load {cuda.PROVIDER}; `ortlens doctor` says which library it lacks")
         _ort.keep_with(made, self.weights, self.calls)
         return made
+
+    def disabled(self) -> list[str]:
+        """Name the rewrites of ONNX Runtime that are disabled: ours, and the user's, which names passed with the session replace."""
+        by_user = filter(None, _ort.config_entry(self.options, _DISABLED_ENTRY).split(";"))
+        return [*unwanted_rewrites(self.model, self.providers), *by_user]
 
 
 def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:
@@ -219,17 +228,7 @@ class SessionFactory:
         """
         # The user's SessionOptions serve many sessions and must not collect their weights: then the bytes go into the model.
         given = self.options.ort_session_options
-        plain = model or binding.without_last_reshapes(self.model)
-        made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
-        if frozen and given is None and self._is_on_cpu():  # the user's options may disable folding
-            made = with_packed_weights(made, frozen)
-        if self._is_on_cpu() and stalls_at_denormals():
-            made = with_normal_weights(made, frozen)
-        if self._is_on_cpu():
-            made = with_overflow_checks(made)
-        if extras and self.device_of_calls() is not None:
-            made = with_layers_for_cuda(made)
-        made = binding.with_permuted_inputs(made, self._orders(frozen))
+        made = self._session_model(frozen, model, extras, -1 if given is None else math.inf)
         chosen = self._threads()
         options = given or default_session_options(chosen)
         for name, size in dimensions.items() if given is None else ():
@@ -249,6 +248,35 @@ class SessionFactory:
             _ort.record_assignments(options)
         calls, wanted = self._calls(made, wanted, extras, dimensions)
         return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values, calls=calls)
+
+    def _session_model(
+        self, frozen: Sequence[FrozenWeight], model: onnx.ModelProto | None, extras: Extras, inline_bytes: float
+    ) -> onnx.ModelProto:
+        plain = model or binding.without_last_reshapes(self.model)
+        made = weights.with_frozen(plain, list(frozen), inline_bytes=inline_bytes) if frozen else plain
+        if frozen and self.options.ort_session_options is None and self._is_on_cpu():  # the user's options may disable folding
+            made = with_packed_weights(made, frozen)
+        if self._is_on_cpu() and stalls_at_denormals():
+            made = with_normal_weights(made, frozen)
+        if self._is_on_cpu():
+            made = with_overflow_checks(made)
+        if extras and self.device_of_calls() is not None:
+            made = with_layers_for_cuda(made)
+        return binding.with_permuted_inputs(made, self._orders(frozen))
+
+    def request(self, info: SessionInfo, model_id: str) -> _ort.SessionRequest:
+        """Describe one of its sessions, so that another process can make one like it: large weights are zeros, which take no disk."""
+        options, wanted = _ort.options_of(info.session), devices.providers_for(self._devices(), self.options)
+
+        def written(folder: Path) -> tuple[str, list[str]]:
+            made = self._session_model(info.frozen, None, min(info.extras, Extras.STREAM), weights.WHOLE_BYTES)
+            with (folder / weights.LOCATION).open("ab") as file:
+                file.truncate(max([file.tell(), *(weight.contiguous.nbytes for weight in info.frozen)]))
+            (path := folder / f"{model_id}.onnx").write_bytes(made.SerializeToString())
+            config = SessionConfig(model=made, options=options or onnxruntime.SessionOptions(), providers=wanted, threads=info.threads)
+            return str(path), config.disabled()
+
+        return _ort.SessionRequest(model_id, wanted or _ort.requested_of(info.session), options, written, info.dimensions)
 
     def _calls(
         self, model: onnx.ModelProto, wanted: Providers, extras: Extras, dimensions: Mapping[str, int]

@@ -157,15 +157,17 @@ def shareable_bytes(weights: Sequence[FrozenWeight], shareable: frozenset[str]) 
     return sum(weight.contiguous.nbytes for weight in in_place if weight.name in shareable)
 
 
-def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
-    """Copy a model with inputs turned into initializers, outside at `LOCATION`; `inline` ones are limited to 2 GiB by protobuf."""
+def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline_bytes: float = -1) -> onnx.ModelProto:
+    """Copy a model with inputs turned into initializers, outside at `LOCATION`, or inline up to a size; protobuf takes 2 GiB in all."""
     frozen = {weight.name: weight for weight in weights}
     made = onnx.ModelProto()
     made.CopyFrom(model)
     kept = [value for value in made.graph.input if value.name not in frozen]
     for value in made.graph.input:
         if value.name in frozen:
-            made.graph.initializer.append(_initializer(value, frozen[value.name], inline=inline))
+            made.graph.initializer.append(
+                _initializer(value, frozen[value.name], inline=frozen[value.name].contiguous.nbytes <= inline_bytes)
+            )
     del made.graph.input[:]
     made.graph.input.extend(kept)
     return made

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ortlens import _ort
 from ortlens._os_errors import with_clear_os_errors
 from ortlens._shell import progress
 from ortlens.analysis.problems.kernels import provider_fallback
@@ -17,6 +18,7 @@ from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
+from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import new_session, runner_of, threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated, inputs_from_session, shapes_of
@@ -77,6 +79,7 @@ class OnnxLens(CaptureView):
         self._choice = choice
         self._structure = structure
         self._recorder = LensRecorder(self, "onnxruntime", machine_figures, journal)
+        self._messages = SessionMessages(self._recorder)
         self._facts = self._recorder.facts
         self._facts["onnx_model"] = "file" if source.path is not None else "bytes"
         if structure is not None:
@@ -260,7 +263,17 @@ class OnnxLens(CaptureView):
             The capture; recording goes on.
         """
         self._take_sizes(self._watched_shapes)
+        if self.session is not None and self._source.loadable is not None:
+            providers = self._choice.providers or _ort.requested_of(self.session)
+            self._messages.note([_ort.SessionRequest(graph_records.MODEL, providers, self._choice.options, self._written)])
         return self._recorder.captured()
+
+    def _written(self, folder: Path) -> tuple[str, list[str]]:
+        """Return the path of the model, written into a folder if it came as bytes, and that no rewrite is disabled."""
+        path = self._source.path or folder / "model.onnx"
+        if self._source.path is None:
+            path.write_bytes(self._source.data or b"")
+        return str(path), []
 
     def note_watching(self, stop: Callable[[], object], shapes: dict[str, tuple[int, ...]]) -> None:
         """Note that calls of the session are recorded, until `stop` is called; `shapes` receives those of the inputs of the first call."""

@@ -1,6 +1,7 @@
 """Weights: as constants of a session, in torch's memory, and watched for changes."""
 
 import linecache
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ def test_frozen_inputs_become_constants_with_their_values(inline: bool, transpos
     notes = [frozen("w", weight), frozen("mask", mask)]
     model = scaling_model()
     before = model.SerializeToString()
-    made = weights.with_frozen(model, notes, inline=inline)
+    made = weights.with_frozen(model, notes, inline_bytes=math.inf if inline else -1)
     assert model.SerializeToString() == before
     assert [value.name for value in made.graph.input] == ["x"]
     options = onnxruntime.SessionOptions()
@@ -48,14 +49,16 @@ def test_frozen_inputs_become_constants_with_their_values(inline: bool, transpos
 
 def test_the_bytes_stay_outside_the_model_unless_asked_for() -> None:
     note = frozen("w", torch.rand(5000))
-    outside, inside = (weights.with_frozen(scaling_model(size=5000), [note], inline=inline) for inline in (False, True))
+    outside, inside = (
+        weights.with_frozen(scaling_model(size=5000), [note], inline_bytes=math.inf if inline else -1) for inline in (False, True)
+    )
     assert len(outside.SerializeToString()) < 1000
     assert len(inside.SerializeToString()) > 20_000
 
 
 def test_no_elements() -> None:
     for inline in (True, False):
-        made = weights.with_frozen(scaling_model(size=0), [frozen("w", torch.empty(0))], inline=inline)
+        made = weights.with_frozen(scaling_model(size=0), [frozen("w", torch.empty(0))], inline_bytes=math.inf if inline else -1)
         assert list(made.graph.initializer[0].dims) == [0]
 
 

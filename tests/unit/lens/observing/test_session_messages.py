@@ -1,0 +1,68 @@
+"""What is taken from the log of a session that was made in a process of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from ortlens import _ort
+from ortlens.lens.observing.session_messages import SessionMessages, messages_from
+from ortlens.trace import records as r
+from ortlens.trace.recorder import Recorder
+from tests.onnx_models import product
+
+W = "\x1b[0;93m2026-11-30 15:47:25.88 [W:onnxruntime:Default, some-provider:0 ep] {}\x1b[m"
+E = "2026-11-30 15:47:25.88 [E:onnxruntime:, session.cc:33 operator()] {}"
+OWN = "2026-11-30T15:47:25Z  WARN capability: claiming nothing"
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome", "expected"),
+    [
+        ([W.format("Asinh x1"), W.format("Asinh x1"), OWN, "[I: nothing"], "made", ("Asinh x1",)),
+        ([OWN, "INFO fine", "[ERROR] no \x07library"], "made", ("capability: claiming nothing", "no library")),
+        ([W.format("declined"), E.format("no such operator")], "made", ("declined", "no such operator")),
+        ([W.format("declined"), E.format("no such operator")], "refused", ("declined",)),
+        (["", "assertion failed"], "ended", ("assertion failed",)),
+        ([E.format("x" * 500)], "made", ("x" * 397 + "...",)),
+        ([W.format(number) for number in range(30)], "made", tuple(map(str, range(20)))),
+        ([E.format("").replace("[E", "[V")], "made", ()),
+    ],
+)
+def test_messages_are_warnings_and_errors_each_once(lines: list[str], outcome: str, expected: tuple[str, ...]) -> None:
+    assert messages_from(_ort.SessionLog(lines, outcome)) == expected  # type: ignore[arg-type]  # a literal
+
+
+def test_a_provider_that_ends_the_process_is_one_log_and_the_next_session_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(product().SerializeToString())
+    crash = 'if each["sizes"]:\n            import os; os.write(2, b"assertion failed"); os.abort()\n        clock[:] = ['
+    monkeypatch.setattr(_ort, "_MAKE_IN_CHILD", _ort._MAKE_IN_CHILD.replace("clock[:] = [", crash, 1))
+    plain = _ort.SessionRequest("m0", [("CPUExecutionProvider", {})], None, lambda folder: (str(folder / "model.onnx"), []))
+    logs = _ort.session_logs([plain, plain._replace(sizes={"n": 1}), plain._replace(written=lambda _: ("no such file", []))], tmp_path)
+    assert [log.outcome for log in logs] == ["made", "ended", "refused"]
+    assert messages_from(logs[1])[0] == "assertion failed"
+
+
+@pytest.mark.parametrize(
+    ("providers", "placed", "expected"),
+    [(["CPU"], {}, []), (["P", "CPU"], {}, ["m0"]), (["P", "CPU"], {"P": 2, "CPU": 0}, []), (["P", "CPU"], {"P": 2, "CPU": 1}, ["m0"])],
+)
+def test_sessions_that_one_provider_runs_whole_are_not_made_again(
+    providers: list[str], placed: dict[str, int], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name.replace("CPU", "CPUExecutionProvider") for name in providers]
+    asked: list[str] = []
+
+    def logs(requests: list[_ort.SessionRequest], _: Path) -> list[_ort.SessionLog]:
+        asked.extend(each.model_id for each in requests)
+        return [_ort.SessionLog([W.format("said")], "made")]
+
+    monkeypatch.setattr(_ort, "session_logs", logs)
+    recorder = Recorder()
+    recorder.add(r.Session(session_id="s0", partition_id="p0", model_id="m0", providers=tuple(names), input_signature="", create_ns=1))
+    rows = [(name.replace("CPU", "CPUExecutionProvider"), nodes) for name, nodes in placed.items()]
+    recorder.add(*(r.Placement(session_id="s0", provider=name, nodes=nodes, pieces=1) for name, nodes in rows))
+    messages = SessionMessages(recorder)
+    for _ in range(2):
+        messages.note([None, _ort.SessionRequest("m0", [(name, {}) for name in names], None, lambda _: ("", []))])
+    assert asked == expected
+    assert recorder.records(r.Session)[0].messages == ("said",) * len(expected)
