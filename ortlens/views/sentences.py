@@ -135,6 +135,7 @@ def verdict_sentence(capture: Capture) -> str:
     counted_code = "the compiled code" if coverage.is_partial_view else "the model"
     runs = "would run" if is_dry_run(capture) else "runs"
     facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
+    facts += [f"none of it on {visible(short_name(first.provider))}" for first in provider_shares(capture)[:1] if not first.nodes]
     facts += [counted(len(capture.breaks), "graph break")] if capture.breaks else ["no graph break"]
     share = ort_share(capture)
     in_ort = f"{percent(share)} of a call's time in ONNX Runtime" if coverage.is_partial_view and share is not None else ""
