@@ -1,5 +1,6 @@
 """A plug-in of ONNX Runtime, onnxruntime-ggml, on every road: `make test-providers`, in an environment of its own."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens import SessionError, UsageError, doctor
+from ortlens import SessionError, UsageError, cli, doctor
 
 GGML = onnxruntime_ggml.EP_NAME
 _CLOSE: Mapping[str, Any] = {"atol": 2e-2, "rtol": 2e-2}  # it keeps weights in 16 bits
@@ -83,3 +84,16 @@ def test_every_road_takes_it(name: str, options: Callable[[], dict[str, Any]], t
     for seen in (lens, explained):
         assert seen.sessions.providers.map(lambda providers: providers[0] == GGML).all()
     assert loaded.session.get_providers()[0] == GGML
+
+
+def test_the_command_line_and_its_children_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = "CASES = {'net': {'target': net, 'inputs': ['f32[2,16]']}}"
+    (tmp_path / "net.py").write_text(f"from torch import nn\ndef net(): return nn.Linear(16, 4)\n{cases}")
+    target, library = [f"{tmp_path}/net.py:net", "--input", "f32[2,16]"], ["--provider-library", "ggml=onnxruntime-ggml"]
+    assert cli.main(["explain", *target, *library, "--provider", "GGML:threads=1", "-o", str(tmp_path / "seen.ortlens")]) == 0
+    assert ortlens.load(tmp_path / "seen.ortlens").sessions.providers[0][0] == GGML
+    assert cli.main(["survey", f"{tmp_path}/net.py", *library, "--provider", "ggml"]) == 0
+    capsys.readouterr()
+    cli.main(["bisect", *target, *library, "--json", "--providers", "CPU", "ggml:threads=1", "ggml:threads=2", "--seconds", "1"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["status"], row["pieces"]) for row in rows] == [("ok", None), ("ok", 1), ("ok", 1)]
