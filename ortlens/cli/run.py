@@ -88,7 +88,7 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
     request = request_from_options(argparse.Namespace(**given))
     if request.options:
         if options.backend is not None and options.backend not in OWN_NAMES:
-            raise UsageError(f"--option and --provider are for the ortlens backend, and --backend is {options.backend}; leave one out")
+            raise UsageError(f"--option and --provider are for the ortlens backend, not for {options.backend}; leave one of them out")
         if options.backend is None:
             raise UsageError("--option and --provider are for the ortlens backend; add --backend ortlens")
         from ortlens.backend.basis.options import OrtBackendOptions

@@ -19,7 +19,7 @@ def provider_from_text(text: str) -> tuple[str, dict[str, str]]:
     """Read `NAME` or `NAME:KEY=VALUE,...`; raise `ValueError` if it is neither."""
     name, colon, rest = text.partition(":")
     pairs = [pair.partition("=") for pair in rest.split(",")] if colon else []
-    if not name or not all(key and equals for key, equals, _ in pairs):
+    if name.split() != [name] or not all(key and equals for key, equals, _ in pairs):
         raise ValueError(text)
     return name, {key: value for key, _, value in pairs}
 
