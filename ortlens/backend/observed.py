@@ -426,6 +426,11 @@ def provider_of(device: torch.device) -> str | None:
     return devices.kind_of(device).provider
 
 
+def providers_for(tensors: Iterable[torch.Tensor], options: OrtBackendOptions) -> list[tuple[str, dict[str, Any]]]:
+    """Choose the execution providers of a session for tensors; none where the session options name devices."""
+    return devices.providers_for([tensor.device for tensor in tensors], options)
+
+
 @contextlib.contextmanager
 def _replaced(subject: PartitionRunner | CompiledGraph, outer: Callable[..., Any]) -> Iterator[None]:
     """Replace the function that a graph or partition runs while the context lasts, or until the subject replaces it for a right result."""

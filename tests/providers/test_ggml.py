@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens import SessionError, UsageError, doctor
+from ortlens import SessionError, UsageError, cli, doctor
 from ortlens.views.capture_view import CaptureView
 
 GGML = onnxruntime_ggml.EP_NAME
@@ -92,6 +92,19 @@ def test_every_road_takes_it(name: str, options: Callable[[], dict[str, Any]], t
         assert_placed(seen, declined=name == "asinh")
         assert [any("Asinh x1" in text for text in said) for said in seen.sessions.messages] == [name == "asinh"]
     assert loaded.session.get_providers()[0] == GGML
+
+
+def test_the_command_line_and_its_children_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = "CASES = {'net': {'target': net, 'inputs': ['f32[2,16]']}}"
+    (tmp_path / "net.py").write_text(f"from torch import nn\ndef net(): return nn.Linear(16, 4)\n{cases}")
+    target, library = [f"{tmp_path}/net.py:net", "--input", "f32[2,16]"], ["--provider-library", "ggml=onnxruntime-ggml"]
+    assert cli.main(["explain", *target, *library, "--provider", "GGML:threads=1", "-o", str(tmp_path / "seen.ortlens")]) == 0
+    assert ortlens.load(tmp_path / "seen.ortlens").sessions.providers[0][0] == GGML
+    assert cli.main(["survey", f"{tmp_path}/net.py", *library, "--provider", "ggml"]) == 0
+    capsys.readouterr()
+    cli.main(["bisect", *target, *library, "--json", "--providers", "CPU", "ggml:threads=1", "ggml:threads=2", "--seconds", "1"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["status"], row["pieces"]) for row in rows] == [("ok", None), ("ok", 1), ("ok", 1)]
 
 
 def assert_placed(lens: CaptureView, *, declined: bool) -> None:
