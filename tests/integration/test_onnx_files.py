@@ -255,7 +255,7 @@ def test_what_runs_beside_the_preferred_provider_is_placed_with_a_reason() -> No
     assert lens.sessions.providers.iloc[0] == ("AzureExecutionProvider", "CPUExecutionProvider")
     assert lens.nodes.provider.tolist() == ["CPUExecutionProvider", "CPUExecutionProvider"]
     assert lens.nodes.reason.str.startswith("AzureExecutionProvider").all()
-    assert "2 nodes on CPUExecutionProvider; AzureExecutionProvider" in lens.summary()
+    assert "Azure: 0 of 2 nodes; CPU: 2; AzureExecutionProvider" in lens.summary()
     assert "kernels_on_cpu" in lens.findings.rule.tolist()
 
 
