@@ -143,7 +143,7 @@ def cuda_libraries() -> list[str]:
     return [path[-1] for path in onnxruntime._get_nvidia_dll_paths(is_windows=False)]
 
 
-_CPU = "CPUExecutionProvider"
+CPU = "CPUExecutionProvider"
 _MOST_BYTES = 1 << 24  # of what another process writes
 
 
@@ -201,7 +201,7 @@ def listed_kernels(provider: str) -> tuple[ListedKernel, ...] | None:
 
     Another than the CPU's is asked in a process of its own: it loads its libraries and its device for that, and may end the process.
     """
-    if provider != _CPU and (asked := _listed_in_child(provider)) is not ...:
+    if provider != CPU and (asked := _listed_in_child(provider)) is not ...:
         return asked
     try:
         return tuple(map(_plain, _native.get_registered_ep_kernel_defs(provider)))
@@ -385,19 +385,34 @@ def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOpti
     return getattr(session, "_sess_options_initial", None)
 
 
-def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:
-    """Return the provider assigned to each node of a session that records it."""
+class Assignment(NamedTuple):
+    """A subgraph that ONNX Runtime gave to a provider: one that it compiles, or a single node for one of its kernels."""
+
+    provider: str
+    nodes: tuple[str, ...]  # names
+
+
+_RECORD = "session.record_ep_graph_assignment_info"
+
+
+def record_assignments(options: onnxruntime.SessionOptions) -> None:
+    """Have sessions with these options record which provider gets which node. The entry stays; by itself it changes nothing."""
+    if not config_entry(options, _RECORD):
+        options.add_session_config_entry(_RECORD, "1")
+
+
+def assignments(session: onnxruntime.InferenceSession) -> tuple[Assignment, ...]:
+    """Return what a session recorded of its providers; nothing if it was not asked to, or is of an ONNX Runtime that cannot."""
     try:
         subgraphs = session.get_provider_graph_assignment_info()
-    except Exception:  # noqa: BLE001 - an exception class of its own: the session was not asked to record them
-        return {}
-    return {node.name: subgraph.ep_name for subgraph in subgraphs for node in subgraph.get_nodes()}
+    except Exception:  # noqa: BLE001 - an exception class of its own
+        return ()
+    return tuple(Assignment(each.ep_name, tuple(node.name for node in each.get_nodes())) for each in subgraphs)
 
 
 _WEIGHTS_FILE = "weights.bin"
 _FATAL = 4  # a severity
 _WATCHED = {
-    "session.record_ep_graph_assignment_info": "1",
     "session.optimized_model_external_initializers_file_name": _WEIGHTS_FILE,
     "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
 }
@@ -413,6 +428,7 @@ def watched(options: onnxruntime.SessionOptions, folder: Path, *, ours: bool, wi
     """
     kept = options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath, options.log_severity_level
     if ours:
+        record_assignments(options)
         for key, value in _WATCHED.items():
             options.add_session_config_entry(key, value)
         if with_model and os.name == "posix":

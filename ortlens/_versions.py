@@ -26,11 +26,13 @@ from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, Usa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from importlib.metadata import Distribution
     from types import ModuleType
 
 
 _PLAIN = "onnxruntime"
 """The distribution to name when none is installed."""
+LIBRARY_SUFFIXES = (".so", ".dll", ".dylib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +109,26 @@ class ProviderLibrary(NamedTuple):
 
 def provider_libraries() -> list[ProviderLibrary]:
     """Find the libraries of execution providers in installed distributions that have to do with ONNX Runtime, by what they export."""
-    hosts, found = onnxruntime_distributions(), []
-    for each in distributions():
-        name = each.name
-        if name in hosts or not any("onnxruntime" in text for text in (name, *(each.requires or ()))):
-            continue
-        files = (pathlib.Path(str(file.locate())) for file in each.files or () if file.suffix in (".so", ".dll", ".dylib"))
-        found += [ProviderLibrary(name, each.version, path) for path in files if _makes_providers(path)]
-    return sorted(found)
+    named = (each for each in distributions() if any("onnxruntime" in text for text in (each.name, *(each.requires or ()))))
+    return sorted(library for each in named for library in _libraries_in(each))
+
+
+def libraries_of(package: str) -> list[ProviderLibrary] | None:
+    """Find the libraries of execution providers in one package, named as its distribution or as its module; None if it is not installed."""
+    names = {_normal(name) for name in (package, *packages_distributions().get(package, ()))}
+    found = {_normal(each.name): each for each in distributions() if _normal(each.name) in names}
+    return sorted(library for each in found.values() for library in _libraries_in(each)) if found else None
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _libraries_in(distribution: Distribution) -> list[ProviderLibrary]:
+    # The host's own libraries know the function, too.
+    files = [file for file in distribution.files or () if file.suffix in LIBRARY_SUFFIXES and file.parts[0] != "onnxruntime"]
+    paths = [pathlib.Path(str(file.locate())) for file in files]
+    return [ProviderLibrary(distribution.name, distribution.version, path) for path in paths if _makes_providers(path)]
 
 
 def _makes_providers(path: pathlib.Path) -> bool:

@@ -100,7 +100,7 @@ function inOrt(store) {
   // A full bar would say that nothing runs outside the graphs.
   const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} run in ONNX Runtime`);
   const big = share === null ? (coverage.is_cut_short ? "Unknown" : "No") : answer(coverage, isDryRun(store.data));
-  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, big), bar, el("p", {}, (answers.ort ?? answers.model).join("; ")));
+  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, big), bar, el("p", {}, [...(answers.ort ?? answers.model), ...(answers.providers ?? [])].join("; ")));
 }
 
 function answer({ verdict, share, operator_count: counts, break_count: breaks, is_cut_short: cut }, isPlanned) {

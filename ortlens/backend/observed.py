@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch.fx
 
+from ortlens.backend.basis import placements
 from ortlens.backend.graph import CompiledGraph, eager_graph
 from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.partitioning.plan import GraphPartition, NodeKind, Plan, Verdict, kind_of, split, writes
-from ortlens.backend.recording import placements
 from ortlens.backend.runtime import cuda, devices
 from ortlens.backend.runtime.binding import TRIALS, Output
 from ortlens.backend.runtime.call import CallSpec, make_call
@@ -424,6 +424,11 @@ def is_sized(tensor: torch.Tensor) -> bool:
 def provider_of(device: torch.device) -> str | None:
     """Name the execution provider for a device; None if ONNX Runtime has none."""
     return devices.kind_of(device).provider
+
+
+def providers_for(tensors: Iterable[torch.Tensor], options: OrtBackendOptions) -> list[tuple[str, dict[str, Any]]]:
+    """Choose the execution providers of a session for tensors; none where the session options name devices."""
+    return devices.providers_for([tensor.device for tensor in tensors], options)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from ortlens.cli.commands import (
     write_text,
 )
 from ortlens.errors import CaptureError, UsageError
+from ortlens.job.providers import library_from_text
 from ortlens.job.request import OWN_NAMES, request_from_options
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def _run(options: argparse.Namespace) -> int:
         backend=options.backend,
         options=dict(request.options),
         explain=tuple(options.explain),
+        libraries=dict(map(library_from_text, options.provider_library)),
     )
     if not options.no_children:
         hand_down(plan)
@@ -86,9 +88,9 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
     request = request_from_options(argparse.Namespace(**given))
     if request.options:
         if options.backend is not None and options.backend not in OWN_NAMES:
-            raise UsageError(f"--option is for the ortlens backend, and --backend is {options.backend}; leave one of them out")
+            raise UsageError(f"--option and --provider are for the ortlens backend, not for {options.backend}; leave one of them out")
         if options.backend is None:
-            raise UsageError("--option is for the ortlens backend; add --backend ortlens")
+            raise UsageError("--option and --provider are for the ortlens backend; add --backend ortlens")
         from ortlens.backend.basis.options import OrtBackendOptions
 
         OrtBackendOptions.from_any(request.options)

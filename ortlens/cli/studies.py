@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command, print_json, print_note, print_text, recommended, width
 from ortlens.errors import UsageError
-from ortlens.job.request import options_from_pairs
+from ortlens.job.providers import library_from_text
+from ortlens.job.request import backend_options, options_from_pairs
 from ortlens.job.targets import inputs_from_texts, target_and_inputs
 from ortlens.units import time_from_ns
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    chosen = options_from_pairs(options.option)
+    chosen = backend_options(options)
     with target_and_inputs(options) as (target, args, kwargs):
         from ortlens.studies.bench import WAYS, bench
 
@@ -74,7 +75,7 @@ def conclusion(rows: Sequence[SideResult]) -> str:
 
 
 def _tune(options: argparse.Namespace) -> None:
-    given = options_from_pairs(options.option)
+    given = backend_options(options)
     with target_and_inputs(options) as (target, args, kwargs):
         from ortlens.backend.basis.options import OrtBackendOptions
         from ortlens.lens.observing.time_budget import TimeBudget
@@ -100,22 +101,27 @@ TUNE = Command(
 
 
 def _advice(chosen: OrtBackendOptions, rows: Sequence[Trial]) -> str:
+    from ortlens.studies.tune import CPU
+
     changed = ", ".join(f"{row.option}: {row.value}" for row in rows if row.chosen and row.option != "all")
     unset = [field.name for field in dataclasses.fields(chosen) if getattr(chosen, field.name) != field.default]
     faster = sorted((row for row in rows if row.verdict == "faster" and row.option == "call"), key=lambda row: row.ratio or 1.0)
     said = [f"{row.note} It takes {row.ratio or 1.0:.2g} times as long." for row in faster if row.verified][:1]
+    alone = [row for row in rows if row.value == CPU and row.verdict in ("faster", "slower")]
+    beside = [f"On the CPU's provider alone it takes {row.ratio or 1.0:.2g} times as long." for row in alone]
     if changed:
-        return " ".join([f"Keep {changed}.", *said])
+        return " ".join([f"Keep {changed}.", *beside, *said])
     nothing = "No option" if said else "Nothing with eager's results" if any(row.verdict == "faster" for row in rows) else "Nothing"
     was = "faster outside the noise" if any(row.verdict != "unmeasured" for row in rows) else "measured"
-    return " ".join([*said, f"{nothing} was {was}; keep {', '.join(unset) or 'the defaults'}."])
+    return " ".join([*said, f"{nothing} was {was}; keep {', '.join(unset) or 'the defaults'}.", *beside])
 
 
 def _survey(options: argparse.Namespace) -> int:
     from ortlens.studies.cases import cases_from_text
     from ortlens.studies.survey import survey
 
-    variants = [options_from_pairs(pairs) for pairs in options.options] or None
+    chosen = backend_options(options)  # beside the options of a file of cases, which --options replaces
+    variants = [backend_options(options, pairs) for pairs in options.options] or None
     globs = options.only or ["*"]
     cases = [case for case in cases_from_text(options.cases, variants) if any(fnmatch(case.name, glob) for glob in globs)]
     if not cases:
@@ -129,7 +135,7 @@ def _survey(options: argparse.Namespace) -> int:
             print_note(_line(row))
 
     frame = survey(
-        cases,
+        [dataclasses.replace(case, options=chosen | dict(case.options)) for case in cases],
         client,
         folder=options.folder,
         workers=options.workers,
@@ -198,6 +204,9 @@ def _bisect(options: argparse.Namespace) -> int:
     if target is not None and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"-o {target}: it is not empty, and nothing is overwritten; name a folder that does not exist yet")
     pip_args = shlex.split(options.pip_args)
+    libraries = dict(map(library_from_text, options.provider_library))
+    if len(options.provider) > 1 or (options.provider and len(options.providers) > 1):
+        raise UsageError("--provider is the one of the base; compare several with --providers alone")
 
     from ortlens.studies.bisect import Axes, bisect
     from ortlens.studies.bisect_text import write_issue
@@ -208,6 +217,8 @@ def _bisect(options: argparse.Namespace) -> int:
         torch=options.torch,
         environments=environments,
         providers=options.providers,
+        provider=(options.provider or [("CPU", {})])[0],
+        libraries=libraries,
         levels=options.levels,
         folder=(options.environments or default_folder()).absolute(),
         pip_args=pip_args,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ortlens.errors import UsageError, near_hint
+from ortlens.job.providers import provider_from_text
 from ortlens.trace.schema import FORMATS, SHOWN_TABLES
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ _WHOLE = ParsedArgument(int, "a whole number")
 _NUMBER = ParsedArgument(float, "a number")
 _BYTES = ParsedArgument(_size, "a size; write 512M or 4G")
 _NAME = ParsedArgument(_variable, "a valid variable name")
+_PROVIDER = ParsedArgument(provider_from_text, "NAME or NAME:KEY=VALUE,...")
 _SHARE = ParsedArgument(lambda text: float(text[:-1]) / 100 if text.endswith("%") else float(text), "a share, as 0.9 or 90%")
 _FACTOR = ParsedArgument(lambda text: 1 + float(text[:-1]) / 100 if text.endswith("%") else float(text), "a factor, as 1.2 or 20%")
 
@@ -115,6 +117,7 @@ _CAPTURE = "a file that lens.save() or another command wrote"
 _TABLES = ", ".join(SHOWN_TABLES)
 _MANY: Mapping[str, Any] = {"nargs": "+", "default": []}
 _REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
+_SHOWN = "NAME[:KEY=VALUE,...]"
 
 OPTIONS = (
     # what is read or run
@@ -158,6 +161,16 @@ OPTIONS = (
         "KEY=VALUE",
         **_REPEATED,
     ),
+    Option(
+        "--provider", f"{_MODELS} run survey {_LINE}", "run on it first; may be repeated, in order", _SHOWN, type=_PROVIDER, **_REPEATED
+    ),
+    Option(
+        "--provider-library",
+        f"{_MODELS} run survey {_MAGICS}",
+        "register a provider's library, by its path or in an installed package, as ggml=onnxruntime-ggml; may be repeated",
+        "NAME=PATH_OR_PACKAGE",
+        **_REPEATED,
+    ),
     Option("--no-grad", _LINE, "without gradients, for inference"),
     Option(
         "--explain",
@@ -193,7 +206,7 @@ OPTIONS = (
     Option("--onnxruntime", "bisect", "versions, installed apart, or DISTRIBUTION==VERSION", "VERSION", **_MANY),
     Option("--torch", "bisect", "versions of PyTorch, each of which makes its own ONNX models", "VERSION", **_MANY),
     Option("--environment", "bisect", "ready environments with onnxruntime and numpy, by their Python", "NAME=PYTHON", **_MANY),
-    Option("--providers", "bisect", "execution providers (default: CPUExecutionProvider)", "NAME", **_MANY),
+    Option("--providers", "bisect", "execution providers (default: CPUExecutionProvider)", _SHOWN, type=_PROVIDER, **_MANY),
     Option("--levels", "bisect", "optimisation levels: disable, basic, extended, layout, all", "NAME", **_MANY),
     Option(
         "--runs", "bisect", "runs in one process, to compare the last with the first (default: %(default)s)", "N", type=_COUNT, default=200

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ortlens._torch.process import replace_backends, when_imported
 from ortlens.errors import OrtLensError, UsageError
+from ortlens.job.providers import register
 from ortlens.job.request import Request, write_outputs
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class RecordingPlan:
     backend: str | None = None  # the backend that every `torch.compile` uses; None leaves each its own
     options: Mapping[str, Any] = field(default_factory=dict)
     explain: tuple[str, ...] = ()  # classes of modules that are compiled though the program only calls them
+    libraries: Mapping[str, str] = field(default_factory=dict)  # of execution providers, to be registered: names and paths
 
     def for_child(self) -> RecordingPlan:
         """Return the plan of a process that this one started: its file names hold the rank, where it has one, and the process id."""
@@ -126,6 +128,8 @@ class Recording:
                     from ortlens.lens.process import ProcessBackends
 
                     plan = self._plan
+                    for library in plan.libraries.items():
+                        register(*library)
                     self._backends = ProcessBackends(plan.backend, options=plan.options or None, name=plan.name, journal=plan.journal)
             return backend if self._backends is None else self._backends.watched(backend)
         except Exception as error:  # noqa: BLE001 - the program goes on as it would without us

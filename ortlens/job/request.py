@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import OrtLensError, UsageError
+from ortlens.job.providers import available_name, library_from_text, register
 from ortlens.views.wording import COMMAND
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ortlens.views.wording import Hints
 
 
+_PREFERRED = "preferred_execution_providers"
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -66,7 +68,19 @@ def request_from_options(options: argparse.Namespace, **given: Any) -> Request: 
     """Make the request from parsed options and given fields; options that the caller does not have keep their defaults."""
     names = set(Request.__slots__) - {"options"}
     found = {name: value for name, value in vars(options).items() if name in names}
-    return Request(**{**found, "options": options_from_pairs(getattr(options, "option", [])), **given})
+    return Request(**{**found, "options": backend_options(options), **given})
+
+
+def backend_options(options: argparse.Namespace, pairs: Sequence[str] = ()) -> dict[str, Any]:
+    """Read options of the backend, those of `--option` unless others are given, and `--provider`; register libraries before."""
+    for text in getattr(options, "provider_library", ()):
+        register(*library_from_text(text))
+    chosen = options_from_pairs(pairs or getattr(options, "option", ()))
+    if providers := getattr(options, "provider", ()):
+        if _PREFERRED in chosen:
+            raise UsageError(f"--provider sets {_PREFERRED}, which is among the options, too; leave one out")
+        chosen[_PREFERRED] = [(available_name(name), settings) for name, settings in providers]
+    return chosen
 
 
 def options_from_pairs(pairs: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens.backend.basis.options import OrtBackendOptions
+from ortlens.backend.observed import providers_for
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.lens import Lens
@@ -51,7 +53,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
             "inductor": lambda: partial(_torch.compiled_apart(target, "inductor"), *args, **kwargs),
             "ortlens": lambda: partial(_torch.compiled_apart(target, lens), *args, **kwargs),
             "frozen": lambda: partial(freeze(target, *args, options=options, **kwargs), *args, **kwargs),
-            "exported": lambda: _exported(target, args, kwargs, Path(folder)),
+            "exported": lambda: _exported(target, args, kwargs, OrtBackendOptions.from_any(options), Path(folder)),
         }
         given = (target, args, kwargs)
         sides = [LocalSide(name=way, make=makers[way], given=given) for way in WAYS if way in ("eager", *ways)]
@@ -62,8 +64,13 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     return found, replace(capture, figures=replace(capture.figures, ways=found))
 
 
-def _exported(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], folder: Path) -> Callable[[], Any]:
-    """Make what one writes without ortlens: torch.onnx.export, and a session with default optimisations and torch's threads."""
+def _exported(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: OrtBackendOptions, folder: Path
+) -> Callable[[], Any]:
+    """Make what one writes without ortlens: torch.onnx.export, and a session with default optimisations and torch's threads.
+
+    It runs on the providers that the options name, or on the devices of their session options, which then are the session's.
+    """
     import onnxruntime
 
     tensors = _torch.tensors_of((args, kwargs))
@@ -74,9 +81,10 @@ def _exported(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
         program: Any = torch.onnx.export(module, args, kwargs=dict(kwargs), dynamo=True, verbose=False)
     path = folder / "exported.onnx"
     program.save(path)
+    providers = providers_for(tensors, options)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path, settings if providers else options.ort_session_options, providers=providers)
     names = [item.name for item in session.get_inputs()]
     if len(names) != len(tensors):
         raise UsageError(f"the exported model has {len(names)} inputs for {len(tensors)} tensors")

@@ -20,12 +20,13 @@ from ortlens._shell import progress
 from ortlens._versions import version_of
 from ortlens.analysis.speed import MIN_ROUNDS, median_interval
 from ortlens.errors import UsageError
+from ortlens.job.providers import name_among, text_from_provider
 from ortlens.job.request import is_onnx_file
 from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
 from ortlens.studies import bisect_run
-from ortlens.studies.bisect_run import Settings
+from ortlens.studies.bisect_run import CPU, Settings
 from ortlens.studies.engine import ProcessSide, measured
 from ortlens.studies.environments import HERE, Environment, install, place_of
 from ortlens.studies.first_difference import KINDS, Difference, Kind, Search, SmallestModel, Traced, worst
@@ -46,7 +47,9 @@ class Axes:
     onnxruntime: Sequence[str] = ()  # versions, or distributions with a version, such as `onnxruntime-gpu==1.31.1`
     torch: Sequence[str] = ()  # versions
     environments: Sequence[tuple[str, str]] = ()  # ready ones: names, and the Python of each, with onnxruntime and numpy
-    providers: Sequence[str] = ()
+    providers: Sequence[tuple[str, Mapping[str, str]]] = ()  # names and options
+    provider: tuple[str, Mapping[str, str]] = (CPU, {})  # of the base, where there are not several
+    libraries: Mapping[str, str] = field(default_factory=dict)  # for providers other than the CPU's: names and paths
     levels: Sequence[str] = ()
     folder: Path  # where versions are installed
     pip_args: Sequence[str] = ()
@@ -80,6 +83,10 @@ class BisectedSide(SideResult):
 
     versions: Mapping[str, str] = column("Versions of the packages that it runs with.", default_factory=dict)
     provider: str = column("Execution provider.", default="")
+    provider_options: Mapping[str, str] = column("Its options.", default_factory=dict)
+    pieces: int | None = optional(
+        "Subgraphs that it compiled; empty for a provider with kernels, and where ONNX Runtime does not tell.", brief=2
+    )
     level: str = column("Level of optimisation.", default="")
     runs: int = column("Runs in one process, while its memory was read.", default=0)
     results: Literal["", "same bits", "rounding", "differs"] = column("The worst result against that of the base.", default="", brief=7)
@@ -205,6 +212,7 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
                     "growth": growth,
                     "growth_bytes": grown,
                     "runs": len(side.answer["heap"]),
+                    "pieces": side.answer["pieces"],
                 }
             step(1)
     found = Bisection(target=target, rows=tuple(_row(side, row) for side, row in zip(sides, rows, strict=True)))
@@ -212,7 +220,7 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
 
 
 def _row(side: _SettingsSide, row: SideResult) -> BisectedSide:
-    more = {"versions": side.versions, "provider": side.settings.provider, "level": side.settings.level}
+    more = {"versions": side.versions, **{name: getattr(side.settings, name) for name in ("provider", "provider_options", "level")}}
     return BisectedSide(**asdict(row) | more | side.found)
 
 
@@ -227,23 +235,31 @@ def _sides(axes: Axes, folder: Path) -> list[_SettingsSide]:
     runtimes, torches = installed[: len(axes.onnxruntime)], installed[len(axes.onnxruntime) :]
     runtimes += [(Environment(name=name, python=python), "") for name, python in axes.environments]
     facts = {environment.name: _examined(environment, refusal, folder) for environment, refusal in [(HERE, ""), *runtimes, *torches]}
-    providers, levels = _with_base(axes.providers, "CPUExecutionProvider"), _with_base(axes.levels, "all")
+    names = [CPU, *(name for own, _, _ in facts.values() for name in own.get("providers", ()))]
+    base, *more = [_on(name_among(name, names) or name, each, axes.libraries) for name, each in (axes.provider, *axes.providers)]
+    providers, levels = _with_base(more, base), _with_base(axes.levels, "all")
     own = [environment for environment, _ in _with_base(runtimes, (HERE, ""))]
     maker = next((environment for environment, refusal in torches if not refusal), HERE) if len(torches) > 1 else HERE
-    basic = Settings(provider=providers[0], level=levels[0], threads=torch.get_num_threads())
+    basic = replace(providers[0], level=levels[0])
     able = [environment for environment in own if not facts[environment.name][1]] or own
     found = [(environment, basic, None if place else maker) for place, environment in enumerate(own)]
     found += [(environment, basic, environment) for environment, _ in torches if environment is not maker]
     for provider in providers[1:]:  # in the base's environment if that has it, else in the first one that has
-        home = next((each for each in able if provider in facts[each.name][0].get("providers", ())), able[0])
-        found.append((home, replace(basic, provider=provider), None))
+        home = next((each for each in able if provider.provider in facts[each.name][0].get("providers", ())), able[0])
+        found.append((home, replace(provider, level=levels[0]), None))
     found += [(able[0], replace(basic, level=level), None) for level in levels[1:]]
     return [_side(*each, facts, folder / f"side{place}") for place, each in enumerate(found)]
 
 
+def _on(name: str, settings: Mapping[str, str], libraries: Mapping[str, str]) -> Settings:
+    same = name_among(name, libraries)  # else one of them may have a provider of another name
+    own = {} if name == CPU else libraries if same is None else {same: libraries[same]}
+    return Settings(provider=name, provider_options=settings, libraries=own, threads=torch.get_num_threads())
+
+
 def _with_base(values: Sequence[Any], base: Any) -> list[Any]:  # noqa: ANN401 - values of any axis
     """Put the base in front of a single value; of several, the first is the base."""
-    return list(values) if len(values) > 1 else list(dict.fromkeys((base, *values)))
+    return list(values) if len(values) > 1 else [base, *(value for value in values if value != base)]
 
 
 def _requirement(package: str, text: str) -> str:
@@ -279,7 +295,8 @@ def _side(environment: Environment, settings: Settings, maker: Environment | Non
     versions = {"onnxruntime": known["onnxruntime"]} if known else {}
     words = [environment.name if environment is not HERE else f"onnxruntime {versions.get('onnxruntime', '')}"]
     words += [maker.name] if maker is not None and maker not in (HERE, environment) else []
-    words += [settings.provider] if settings.provider != "CPUExecutionProvider" else []
+    on = text_from_provider(settings.provider, settings.provider_options)
+    words += [on] if on != CPU else []
     words += [f"level {settings.level}"] if settings.level != "all" else []
     return _SettingsSide(
         name=", ".join(words),

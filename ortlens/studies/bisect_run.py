@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortlens import _ort
 from ortlens._process import heap_bytes, resident_bytes
 from ortlens.errors import SessionError, UsageError
+from ortlens.job.providers import how_to_register, name_among, register
 from ortlens.lens.observing.optimizers import LEVELS, breaking
 from ortlens.studies.child import stage
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ortlens.lens.lens import Lens
     from ortlens.lens.repro.case import ReproCase, Subject
 
+CPU = "CPUExecutionProvider"
 _UNCOUNTED = 3  # runs that warm up
 _PROFILED = 48  # most profiled runs, each in turns with a plain one
 _PROFILE_NS = 2_000_000_000
@@ -37,7 +40,9 @@ _WITHOUT_ARRAY = ("bfloat16", "int4", "float8", "string", "seq", "map", "optiona
 class Settings:
     """How the sessions of a side are made."""
 
-    provider: str = "CPUExecutionProvider"
+    provider: str = CPU
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)  # that are registered where the provider is not there: names and paths
     level: str = "all"
     threads: int = 1
 
@@ -56,20 +61,38 @@ def session_of(model: str, settings: Settings, profile: Path | None = None, with
     """
     import onnxruntime
 
+    if name_among(settings.provider, onnxruntime.get_available_providers()) is None:
+        for library in settings.libraries.items():
+            register(*library)
     available = onnxruntime.get_available_providers()
-    if settings.provider not in available:
-        raise UsageError(f"onnxruntime {onnxruntime.__version__} has no {settings.provider} here, only {', '.join(available)}")
+    provider = name_among(settings.provider, available)
+    if provider is None:
+        only = f"{', '.join(available)}{how_to_register()}"
+        raise UsageError(f"onnxruntime {onnxruntime.__version__} has no {settings.provider} here, only {only}")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # which a version that lacks it ignores
     options.intra_op_num_threads = settings.threads
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[settings.level])
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    providers = list(dict.fromkeys((settings.provider, "CPUExecutionProvider")))
-    session = onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=list(without) or None)
-    if session.get_providers()[0] != settings.provider:
-        raise UsageError(f"{settings.provider} could not be used by onnxruntime {onnxruntime.__version__}: one of its libraries is missing")
+    chosen: dict[str, dict[str, str]] = {provider: dict(settings.provider_options)}
+    chosen.setdefault(CPU, {})
+    session = onnxruntime.InferenceSession(model, options, providers=list(chosen.items()), disabled_optimizers=list(without) or None)
+    if session.get_providers()[0] != provider:
+        raise UsageError(f"{provider} could not be used by onnxruntime {onnxruntime.__version__}: one of its libraries is missing")
     return session
+
+
+def pieces_of(sessions: Sequence[Any]) -> int | None:
+    """Count the subgraphs that the first provider of sessions compiled; None for one with kernels, and where ONNX Runtime does not tell."""
+    provider = sessions[0].get_providers()[0]
+    try:
+        parts = [part for session in sessions for part in session.get_provider_graph_assignment_info() if part.ep_name == provider]
+    except Exception:  # noqa: BLE001 - an older version
+        return None
+    by_node = len(parts) > 1 and all(len(part.get_nodes()) == 1 for part in parts)  # as providers with kernels are recorded
+    return None if provider == CPU or (by_node and _ort.listed_kernels(provider)) else len(parts)
 
 
 def values(folder: str, model: str, feed: str, settings: Settings, runs: int) -> dict[str, str]:
@@ -92,12 +115,13 @@ def timed(folder: str, models: Sequence[tuple[str, str]], settings: Settings, ru
     """
     stage("creating the sessions")
     began = time.perf_counter_ns()
-    calls = []
-    for model, feed in models:
+    sessions = []
+    for model, _ in models:
         session, broken = _session_or_why(model, settings)
         if session is None:
             return {"refused": broken}
-        calls.append(_call_of(session, feed))
+        sessions.append(session)
+    calls = [_call_of(session, feed) for session, (_, feed) in zip(sessions, models, strict=True)]
     stage("running")
     first = last = [call() for call in calls]
     first_ns = time.perf_counter_ns() - began
@@ -117,6 +141,7 @@ def timed(folder: str, models: Sequence[tuple[str, str]], settings: Settings, ru
     skipped = min(_UNCOUNTED, count - 1)
     return {
         "first_ns": first_ns,
+        "pieces": pieces_of(sessions),
         "times": list(times[skipped:count]),
         "heap": list(heap[:count]),
         "resident": list(resident[:count]),

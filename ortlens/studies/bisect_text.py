@@ -41,7 +41,7 @@ def read(path):
 
 options = onnxruntime.SessionOptions()
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{level}
-session = onnxruntime.InferenceSession("model.onnx", options, providers=sys.argv[1:] or ["{provider}"])
+session = onnxruntime.InferenceSession("model.onnx", options, providers=sys.argv[1:] or [{provider}])
 expected, results = read("expected.npz"), session.run(None, read("inputs.npz"))
 print("onnxruntime", onnxruntime.__version__, session.get_providers())
 same = True
@@ -130,7 +130,8 @@ def write_issue(result: Bisection, folder: Path, command: str) -> Path:
             row = next(row for row in result.rows if row.way == result.smallest_side)
             for source, name in ((cut.model, "model.onnx"), (cut.inputs, "inputs.npz"), (cut.expected, "expected.npz")):
                 shutil.copyfile(source, made / name)
-            (made / "repro.py").write_text(_REPRO.format(level=LEVELS[row.level], provider=row.provider), encoding="utf-8")
+            provider = repr((row.provider, dict(row.provider_options)))
+            (made / "repro.py").write_text(_REPRO.format(level=LEVELS[row.level], provider=provider), encoding="utf-8")
         (made / "ISSUE.md").write_text(issue_of(result, command), encoding="utf-8")
     return folder
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
+from ortlens.job.providers import register
 from ortlens.job.targets import object_from_text
 from ortlens.studies.child import answer, stage
 
@@ -73,6 +74,7 @@ class CaseExtras:
     profile: bool = False
     verify: bool = False
     reports: bool = True
+    libraries: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of providers that the options name: paths and versions
 
 
 _FIELDS = tuple(item.name for item in fields(Case))
@@ -208,6 +210,10 @@ def measured(case: Case, extras: CaseExtras, folder: str) -> dict[str, Any]:
     """Measure a case, with its target as text, and return fields of `SurveyRow`; the capture is saved even if the model raises."""
     stage("importing torch")
     import torch
+
+    stage("registering execution providers")
+    for name, (path, _) in extras.libraries.items():
+        register(name, path)
 
     from ortlens.analysis.answers.overview import figures_of
     from ortlens.job.request import Request, explained

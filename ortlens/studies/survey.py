@@ -29,6 +29,7 @@ from ortlens._versions import require
 from ortlens.analysis.answers.overview import SurveyRow, figures_of
 from ortlens.analysis.problems.advice import advised
 from ortlens.errors import CaptureError, OrtLensError, UsageError
+from ortlens.job.providers import registered_libraries
 from ortlens.lens.observing.environment import option_text
 from ortlens.studies.apart import ProcessLimits, ProcessResult, run_in_subprocess, usable_bytes
 from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, CaseExtras, cases_from, measured
@@ -148,7 +149,9 @@ def survey(  # noqa: PLR0913 - the settings of a survey
 
 def _job(case: Case, extras: CaseExtras, limits: ProcessLimits) -> Job:
     own = replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
-    return Job(case=case, key=key_of(case, extras), extras=extras, limits=own)
+    named = str(dict(case.options))
+    whole = replace(extras, libraries={name: found for name, found in registered_libraries().items() if repr(name) in named})
+    return Job(case=case, key=key_of(case, whole), extras=whole, limits=own)
 
 
 def run_case(job: Job, stop: threading.Event | None = None) -> CaseOutcome:
@@ -252,10 +255,12 @@ def key_of(case: Case, extras: CaseExtras) -> str:
         args = hashlib.sha256(pickle.dumps((values.pop("args"), values.pop("kwargs")), protocol=4)).hexdigest()
         pickle.dumps(case)
     except Exception as err:
-        raise UsageError(f"case {case.name}: arguments or options cannot be sent to another process: {type(err).__name__}: {err}") from err
+        hint = " (name devices by preferred_execution_providers)" if "ort_session_options" in case.options else ""
+        why = f"{type(err).__name__}: {err}{hint}"
+        raise UsageError(f"case {case.name}: arguments or options cannot be sent to another process: {why}") from err
     from ortlens import __version__
 
-    versions = {"ortlens": __version__, **_versions.installed()}
+    versions = {"ortlens": __version__, **_versions.installed(), **extras.libraries}
     text = json.dumps([values, args, [extras.profile, extras.verify, extras.reports], versions], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 

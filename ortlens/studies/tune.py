@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROUNDS = 40
+CPU = "CPUExecutionProvider"
 _NOT_COPIED = "not tried: ONNX Runtime cannot copy the session options that were given, with their libraries of operators"
 
 
@@ -238,7 +239,10 @@ class _Tuning:
 
 def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Setting]:
     """List what may help, the most promising first."""
-    found = [_setting("ort_session_options", made, text) for text, made in _threads()] if given.ort_session_options is None else []
+    named = [entry if isinstance(entry, str) else entry[0] for entry in given.preferred_execution_providers or ()]
+    found = [_setting("preferred_execution_providers", (CPU,), CPU)] if named and named[0] != CPU else []
+    if given.ort_session_options is None:
+        found += [_setting("ort_session_options", made, text) for text, made in _threads()]
     flipped = "auto" if given.freeze_weights is False else False
     found.append(_setting("freeze_weights", flipped))
     if flipped is False:  # else there are no constants to pack
@@ -258,8 +262,8 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
     if all(tensor.device.type == "cpu" for tensor in tensors):
         import onnxruntime
 
-        names = [name for name in onnxruntime.get_available_providers() if name not in ("CPUExecutionProvider", "AzureExecutionProvider")]
-        found += [_setting("preferred_execution_providers", (name,), name) for name in names]
+        others = [name for name in onnxruntime.get_available_providers() if name not in (CPU, "AzureExecutionProvider", *named)]
+        found += [_setting("preferred_execution_providers", (name,), name) for name in others]
     return found
 
 

@@ -494,6 +494,11 @@ class Placement:
         "Empty of one that runs all that comes to it.",
         brief=7,
     )
+    lacking: tuple[str, ...] = column(
+        "Operators that keep it from running more, as far as they are known: those that this message names, else those for which it has no "
+        "kernel, or of which it took no node. Shapes that ONNX Runtime computes on the CPU on purpose are not among them.",
+        default=(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from ortlens.views.sentences import (
     onnx_answers,
     partitions_sentence,
     problem_sentence,
+    providers_sentence,
     reason_words,
     title,
     verdict_sentence,
@@ -127,6 +128,7 @@ def _of_program(capture: Capture) -> Iterator[Answer]:
     # Of compiled code alone, a full bar would say that nothing is outside.
     share = coverage.share if coverage.share and coverage.verdict != "compiled" else None
     yield Answer(name="ort", label="In ONNX Runtime", said=(coverage_sentence(capture),), share=share)
+    yield Answer(name="providers", label="Providers", said=tuple(filter(None, (providers_sentence(capture),))))
     yield Answer(name="generation", label="Generation", said=tuple(generation_sentences(capture)))
     if coverage.verdict == "empty":
         yield from [_breaks(capture)] if capture.breaks else []

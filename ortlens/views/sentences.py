@@ -8,6 +8,7 @@ from ortlens.analysis.answers.overview import explain_calls, graph_rows
 from ortlens.analysis.answers.verdict import is_wholly_compared, numbers_of, ort_share, recompiles_by_role
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.onnx_model import onnx_facts
+from ortlens.analysis.placement import provider_shares, short_name
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.tiles import differences_words, dry_run_end
@@ -134,6 +135,7 @@ def verdict_sentence(capture: Capture) -> str:
     counted_code = "the compiled code" if coverage.is_partial_view else "the model"
     runs = "would run" if is_dry_run(capture) else "runs"
     facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
+    facts += [f"none of it on {visible(short_name(first.provider))}" for first in provider_shares(capture)[:1] if not first.nodes]
     facts += [counted(len(capture.breaks), "graph break")] if capture.breaks else ["no graph break"]
     share = ort_share(capture)
     in_ort = f"{percent(share)} of a call's time in ONNX Runtime" if coverage.is_partial_view and share is not None else ""
@@ -365,7 +367,7 @@ def onnx_answers(capture: Capture) -> Iterator[tuple[str, str]]:
     if facts.inputs:
         yield "Inputs", visible(facts.inputs) + (f" ({visible(facts.inputs_made)})" if facts.inputs_made else "")
     if facts.providers:
-        yield "Runs on", _placement(facts)
+        yield "Runs on", _placement(facts, providers_sentence(capture))
     if facts.optimized_node_count is not None:
         yield "Optimiser", _optimiser(facts)
     if facts.p50_ns is not None:
@@ -395,15 +397,30 @@ def _model(facts: OnnxFacts) -> str:
     return "; ".join(parts)
 
 
-def _placement(facts: OnnxFacts) -> str:
+def providers_sentence(capture: Capture) -> str:
+    """Say what each execution provider runs: `ggml: 11 of 12 nodes in 1 piece; CPU: 1 (Asinh)`; nothing for the CPU alone."""
+    shares = provider_shares(capture)
+    whole = sum(share.nodes for share in shares)
+    said = []
+    for share in shares:
+        name, ops = visible(short_name(share.provider)), ", ".join(visible(op) for op, _ in share.ops[:_OPS])
+        if share is shares[0]:
+            pieces = f" in {counted(share.pieces, 'piece')}" if share.nodes else ""
+            said.append(f"{name}: {share.nodes:,} of {counted(whole, 'node')}{pieces}")
+        elif share.nodes:
+            more = " and others" if len(share.ops) > _OPS else ""
+            said.append(f"{name}: {share.nodes:,}{f' ({ops}{more})' if ops and shares[0].nodes else ''}")
+    return "; ".join(said)
+
+
+def _placement(facts: OnnxFacts, providers: str) -> str:
     first = facts.providers[0]
     threads = (
         "" if facts.threads is None else f"; {counted(facts.threads, 'thread')}" if facts.threads else "; one thread per physical core"
     )
     if len(facts.providers) == 1:
         return f"{visible(first)}, all nodes{threads}"
-    counts = ", ".join(f"{counted(count, 'node')} on {visible(provider)}" for provider, count in facts.placed)
-    said = counts or f"{', '.join(map(visible, facts.providers))}; which node runs where is known after profile()"
+    said = providers or f"{', '.join(map(visible, facts.providers))}; which node runs where is known after profile()"
     why = f"; {visible(facts.strayed[0][0])} ({counted(facts.strayed[0][1], 'node')})" if facts.strayed else ""
     copies = f"; {counted(facts.copies, 'copy', 'copies')} between providers" if facts.copies else ""
     return f"{said}{why}{copies}{threads}"

@@ -71,3 +71,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert len(ortlens.load("b.ortlens").partitions) == 1
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out.startswith("way         call  ratio  ratio_low  ratio_high")
+
+
+def test_the_exported_model_runs_on_the_providers_that_the_options_name() -> None:
+    rows, _ = bench(torch.sin, (torch.randn(3),), {}, ways=["exported"], seconds=0.01, options={"preferred_execution_providers": ["None"]})
+    assert "names 'None', which is not available" in rows[1].note

@@ -68,6 +68,13 @@ InferenceSession.run = lambda self, *args: (take(1000), super(InferenceSession, 
 import random
 InferenceSession.run = lambda self, *args: [value + random.random() for value in super(InferenceSession, self).run(*args)]
 """,
+    # A provider with options aborts.
+    "9.6.0": """
+class Breaking(InferenceSession):
+    def __init__(self, path, options, providers, **kwargs):
+        os.abort() if providers[0][1] else super().__init__(path, options, providers=providers, **kwargs)
+real.InferenceSession = Breaking
+""",
 }
 
 
@@ -209,7 +216,11 @@ def test_what_cannot_be_installed_or_used_is_a_row_with_the_reason(model: str, v
     assert refusal == "Could not find a version that satisfies the requirement onnxruntime==0.0.1"
     assert not place.exists()
     assert pip_refusal([sys.executable, "-c", "raise SystemExit('no module named pip')"]) == "no module named pip"
-    axes = {"onnxruntime": ["0.0.1", installed()], "providers": ["NoSuchExecutionProvider"], "pip_args": ["--no-index"]}
+    axes: dict[str, Any] = {
+        "onnxruntime": ["0.0.1", installed()],
+        "providers": [("NoSuchExecutionProvider", {})],
+        "pip_args": ["--no-index"],
+    }
     result = bisected(model, versions, tmp_path, **axes)
     assert [(row.status, row.verdict) for row in result.rows] == [
         ("uninstalled", "unmeasured"),
@@ -222,9 +233,16 @@ def test_what_cannot_be_installed_or_used_is_a_row_with_the_reason(model: str, v
     assert any("NoSuchExecutionProvider" in line for line in sentences(result))
 
 
+def test_a_provider_that_ends_its_process_is_one_row(model: str, versions: Path, tmp_path: Path) -> None:
+    rows = bisected(model, versions, tmp_path, onnxruntime=["9.6.0", installed()], providers=[("cpu", {"threads": "1"})]).rows
+    assert [row.status for row in rows] == ["ok", "ok", "crashed"]
+    assert rows[2].way == "onnxruntime 9.6.0, CPUExecutionProvider:threads=1"
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
+        (["--provider", "CPU", "--providers", "CPU", "ggml"], "compare several with --providers alone"),
         (["--onnxruntime", "new"], "write a version, such as 1.2.3"),
         (["--levels", "fast"], "the levels are: disable"),
         (["--environment", "old=/no/such/python"], "with the path of an interpreter that exists"),

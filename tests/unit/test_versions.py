@@ -156,6 +156,8 @@ def test_distributions_are_known_by_their_files(beside: Path) -> None:
         "webgpu": beside / "onnxruntime_ep_webgpu" / "webgpu.dll",
         "qnn": beside / "onnxruntime_qnn" / "libonnxruntime_providers_qnn.so",
     }
+    of = [_versions.libraries_of(name) for name in ("onnxruntime_qnn", "Some.Tool", "windowsml", "numpy")]
+    assert [found and found[0].path.name for found in of] == ["libonnxruntime_providers_qnn.so", "some_tool.so", [], None]
     assert _versions.install_onnxruntime() == "pip uninstall --yes windowsml && pip install 'windowsml'"
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from ortlens.trace.records import FrameCause, PythonFrame, Refusal
+    from ortlens.trace.records import FrameCause, PythonFrame
 
 _CONFIG = "torch._dynamo.config"
 
@@ -305,15 +305,3 @@ def _literal(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_literal, value))},)"
     return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def refusal_words(provider: str, operator: str, cause: Refusal, about: Sequence[str]) -> str:
-    """Say why a provider does not run a node, of the cause in `kernels.refusal` and what it is about."""
-    return {
-        "no_kernel": f"{provider} has no kernel of {operator}",
-        "opset": f"{provider} has kernels of {operator} for operator sets {' but not '.join(about)}",
-        "dtype": f"{provider} has kernels of {operator}, but not for {', '.join(about)}",
-        "chosen": f"{provider} has a kernel of {operator}: ONNX Runtime left it on the CPU, as it does with computations of shapes",
-        "compiles": f"{provider} did not take {operator}; it compiles graphs, and ONNX Runtime has no table of what it takes",
-        "unlisted": f"{provider} did not take {operator}; its kernels could not be listed",
-    }[cause]

@@ -11,7 +11,8 @@ from ortlens.analysis.identity import nodes_of
 from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, profiled_sessions
 from ortlens.analysis.ledger import time_base
 from ortlens.analysis.onnx_model import is_onnx_model
-from ortlens.analysis.problems.catalogue import refusal_words, remedy
+from ortlens.analysis.placement import borders, refusal_words, short_name
+from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.roofline import CPU, PRODUCTS
 from ortlens.trace.records import Finding
@@ -67,6 +68,46 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Problem]:
         )
 
 
+@rule(
+    name="provider_declined",
+    looks_for="A session whose preferred execution provider runs nothing, or runs it in several pieces.",
+    fires="Where it runs no node; where it has pieces, as a warning below 8 nodes each or, after profile(), where kernels elsewhere and "
+    "copies take as long as its own. Nodes that ONNX Runtime leaves to the CPU on purpose, as shapes, do not count.",
+    hazard="What a provider does not take runs on the CPU, and at each border values are copied and devices wait.",
+)
+def provider_declined(capture: Capture) -> Iterator[Problem]:
+    """Report sessions that a preferred provider does not run, or runs in pieces."""
+    profiled = {session.session_id: kernels for session, kernels in profiled_sessions(capture)}
+    for border in borders(capture):
+        row, provider = border.row, short_name(border.row.provider)
+        if row.nodes and (row.pieces <= 1 or not row.lacking):
+            continue
+        ran = profiled.get(row.session_id, [])
+        own = sum(kernel.total_ns for kernel in ran if kernel.provider == row.provider and not kernel.op_type.startswith("Memcpy"))
+        many = 2 * own <= sum(kernel.total_ns for kernel in ran) if ran else row.nodes < _FEW_NODES * row.pieces
+        found = most_common([op for node in border.cutting for op in node.onnx_ops if op in row.lacking])
+        because = f", {'because of' if not row.nodes else 'cut by'} {found}" if found else ""
+        runs = f"{row.nodes:,} of the" if row.nodes else "none of the"
+        then = "" if border.pieces_then is None else f"; with it, there would be {counted(border.pieces_then, 'piece')}"
+        yield provider_declined.problem(
+            *border.cutting,
+            kind="finding" if not row.nodes or many else "rule",
+            subject=row.session_id,
+            severity="warning" if not row.nodes or many else "info",
+            title=f"{provider} runs {runs} {counted(border.node_count, 'node')} of {row.session_id}"
+            + (f" in {row.pieces:,} pieces" if row.nodes else "")
+            + because,
+            evidence=f"{row.reason or 'ONNX Runtime says nothing about it'}{then}"
+            + (f"; {counted(row.copies, 'value')} cross its border" if row.nodes and row.copies else ""),
+            mitigation=_JOIN.format(ops=" and ".join(row.lacking[:_MOST_OPS]), provider=provider)
+            if row.lacking
+            else f"Look at the column `reason` of `placements` and the options of {provider}, or leave it out.",
+        )
+
+
+_FEW_NODES = 8
+_MOST_OPS = 3
+_JOIN = "Replace {ops} by operators that {provider} has, look at the options of {provider}, or leave it out."
 _ELSEWHERE = "Replace {op} by operators and data types that {provider} supports, or leave it to PyTorch on the device."
 _INSTEAD = {
     "no_kernel": "Replace {op} by operators that {provider} has, or leave it to PyTorch on the device.",

@@ -10,7 +10,7 @@ from ortlens import _torch
 from ortlens._shell import display_name
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.kernels import provider_fallback
-from ortlens.backend.basis import node_provenance, provenance
+from ortlens.backend.basis import node_provenance, placements, provenance
 from ortlens.backend.basis.provenance import operations
 from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
@@ -49,7 +49,9 @@ class SessionReporter:
         initializer_bytes = records.embedded_bytes(runner.model) + records.frozen_bytes(info)
         self.recorder.amend(r.Model, identity.model_id, initializer_bytes=initializer_bytes, **changes)
         change = self._change(runner) if info.cause == "weights" else {}
-        self.recorder.add(records.session_record(session_id, identity, runner, info, change))
+        session = records.session_record(session_id, identity, runner, info, change)
+        self.recorder.add(session)
+        placements.record(self.recorder, session, info.session, info.wanted_providers, runner.model)
         for weight in info.frozen:
             self.recorder.amend(r.GraphInput, (identity.graph_id, weight.name), **records.spread_of(weight.contiguous))
         self.recorder.add(*records.layout_copies(identity.partition_id, runner))

@@ -244,6 +244,8 @@ class SessionFactory:
         if given is None and not self.options.prepack_weights:  # kernels read weights as they are
             options.add_session_config_entry("session.disable_prepacking", "1")
         wanted = devices.providers_for(self._devices(), self.options)
+        if [name for name, _ in wanted] != [devices.CPU]:
+            _ort.record_assignments(options)
         calls, wanted = self._calls(made, wanted, extras, dimensions)
         return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values, calls=calls)
 

@@ -79,8 +79,8 @@ def explain_model(
 
 def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxruntime.InferenceSession, int, int | None]:
     options = choice.made_options()
-    if choice.options is None:
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if choice.spans_providers:
+        _ort.record_assignments(options)
     return at_cost(functools.partial(new_session, source, choice, options))
 
 

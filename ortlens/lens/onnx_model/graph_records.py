@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from ortlens import _ort
-from ortlens.analysis.problems.catalogue import refusal_words
-from ortlens.backend.basis.node_provenance import captured, graphs_of, iter_nodes, operator_name, opsets_of, structure_of
+from ortlens.backend.basis.node_provenance import captured, graphs_of, iter_nodes, operator_name, structure_of
 from ortlens.lens.onnx_model.signature import tensor_of
 from ortlens.lens.profiling.kernel_records import bits_of
 from ortlens.trace import records as r
@@ -22,17 +20,13 @@ from ortlens.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import onnxruntime
-
     from ortlens.lens.onnx_model.signature import Input
     from ortlens.lens.onnx_model.source import ModelSource
-    from ortlens.trace.recorder import Recorder
 
 
 GRAPH, PARTITION, MODEL = "g0", "p0", "m0"  # the ids: a model is one graph, one partition and one model
 MODEL_FILE = f"models/{MODEL}.onnx"  # the name of the model's structure among the attachments of a capture
 _MOST = 1 << 62  # a record holds 64 bits
-_ORT_NAMES = {"float32": "float", "float64": "double"}
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)[^\n]*(?:\n[ \t]+(?P<source>[^\n]+))?')
 
 
@@ -233,46 +227,6 @@ def all_nan(feed: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[r.Findi
 
 def _nan(value: Any) -> Any:
     return value != value if getattr(getattr(value, "dtype", None), "kind", "") == "f" and value.size else None  # noqa: PLR0124 - NaN
-
-
-def record_placement(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
-    """Record the execution provider of each node, as far as the session tells."""
-    providers = session.get_providers()
-    if structure is None or not providers:
-        return
-    if len(providers) == 1:
-        assigned = {node.name: providers[0] for node in iter_nodes(structure.graph)}
-    else:
-        assigned = _ort.assigned_providers(session)
-    _amend(recorder, assigned, providers[0], structure)
-
-
-def record_kernel_placement(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
-    """Fill in the providers of nodes that ONNX Runtime fused, from the kernels that compute them."""
-    if structure is None or len(session.get_providers()) == 1:
-        return
-    unknown = {node.node for node in recorder.records(r.Node) if node.provider is None}
-    found = {name: kernel.provider for kernel in recorder.records(r.Kernel) for name in kernel.onnx_nodes if kernel.provider}
-    _amend(recorder, {name: found[name] for name in unknown if name in found}, session.get_providers()[0], structure)
-
-
-def _amend(recorder: Recorder, assigned: Mapping[str, str], preferred: str, structure: onnx.ModelProto) -> None:
-    """Record the provider of nodes, and why those elsewhere are not on the preferred one."""
-    strayed = any(provider != preferred for provider in assigned.values())
-    values = values_of(structure)[0] if strayed else {}
-    by_name = {node.name: node for node in iter_nodes(structure.graph)}
-    opsets = opsets_of(structure)
-    for name, provider in assigned.items():
-        changes: dict[str, Any] = {"provider": provider}
-        if provider != preferred and name in by_name:
-            changes["reason"] = _why_not(by_name[name], preferred, values, opsets)
-        recorder.amend(r.Node, (GRAPH, name), **changes)
-
-
-def _why_not(node: onnx.NodeProto, preferred: str, values: Mapping[str, Value], opsets: Mapping[str, int]) -> str:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    read = {_ORT_NAMES.get(value.dtype, value.dtype) for name in node.input if (value := values.get(name)) is not None and value.dtype}
-    return refusal_words(preferred, node.op_type, *_ort.refusal(preferred, domain, node.op_type, opsets.get(domain, 1), read))
 
 
 Shape: TypeAlias = "tuple[int | str, ...]"

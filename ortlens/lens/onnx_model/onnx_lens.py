@@ -14,6 +14,7 @@ from ortlens import _ort
 from ortlens._os_errors import with_clear_os_errors
 from ortlens._shell import progress
 from ortlens.analysis.problems.kernels import provider_fallback
+from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
@@ -99,29 +100,28 @@ class OnnxLens(CaptureView):
         """Record a session, with the time and the heap memory that creating it took, where known; return the log for its calls."""
         self.session = session
         count, spinning, reason = threads_of(session.get_session_options(), given=self._choice.options is not None)
-        self._recorder.add(
-            r.Session(
-                session_id=SESSION,
-                partition_id=graph_records.PARTITION,
-                model_id=graph_records.MODEL,
-                providers=tuple(session.get_providers()),
-                input_signature=" ".join(each.text() for each in self._signature),
-                create_ns=create_ns,
-                held_bytes=held_bytes,
-                threads=count,
-                spinning=spinning,
-                threads_reason=reason,
-                cause="first",
-                frozen_bytes=self._source.constant_bytes,
-            )
+        record = r.Session(
+            session_id=SESSION,
+            partition_id=graph_records.PARTITION,
+            model_id=graph_records.MODEL,
+            providers=tuple(session.get_providers()),
+            input_signature=" ".join(each.text() for each in self._signature),
+            create_ns=create_ns,
+            held_bytes=held_bytes,
+            threads=count,
+            spinning=spinning,
+            threads_reason=reason,
+            cause="first",
+            frozen_bytes=self._source.constant_bytes,
         )
+        self._recorder.add(record)
         self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
         used = session.get_providers()
         if missing := [name for name, _ in self._choice.providers if name not in used]:
             self._recorder.add(provider_fallback(missing, used))
         if used[:1] == ["CPUExecutionProvider"] and self._structure is not None:
             self._recorder.add(*graph_records.slow_quantised(self._structure))
-        graph_records.record_placement(self._recorder, session, self._structure)
+        placements.record(self._recorder, record, session, self._wanted(session), self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
 
     def called(self, feed: Feed, outputs: dict[str, Any]) -> None:
@@ -214,7 +214,11 @@ class OnnxLens(CaptureView):
                 raise SessionError(
                     f"profiling {self._source.name} failed: {said}. It writes files into {folder.parent}, which needs room"
                 ) from error
-        graph_records.record_kernel_placement(self._recorder, session, self._structure)
+        placements.record_kernels(self._recorder, graph_records.PARTITION, self._wanted(session)[0], self._structure)
+
+    def _wanted(self, session: onnxruntime.InferenceSession) -> list[str]:
+        """List the providers that were asked for, by name or by their devices, in order."""
+        return [name for name, _ in self._choice.providers] or session.get_providers()
 
     def _second_session(self, watched: Watched) -> onnxruntime.InferenceSession:
         options = self._choice.made_options()

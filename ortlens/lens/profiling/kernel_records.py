@@ -205,7 +205,7 @@ def _kernels(profiled: ProfiledSession, read: profiles.Profile, cost_ns: float) 
     if profiled.model is not None:
         names = {kernel.name: kernel.op_type for kernel in read.kernels}
         origins = kernel_origins.origins(profiled.model, profiled.optimized, names, profiled.compute)
-    assigned = _ort.assigned_providers(profiled.twin.session)
+    assigned = {name: each.provider for each in _ort.assignments(profiled.twin.session) for name in each.nodes}
     times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
     rows = []
     for kernel, own_ns in zip(_with_packed_weights(read.kernels, profiled.optimized), times, strict=True):

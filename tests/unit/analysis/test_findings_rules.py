@@ -18,6 +18,7 @@ from ortlens.trace.records import (
     Model,
     Node,
     Phase,
+    Placement,
     Run,
     Severity,
     WeightsChange,
@@ -96,7 +97,21 @@ def kernels(*rows: Kernel, provider: str = "CUDAExecutionProvider", **environmen
 
 def kernel(op_type: str, share: float, provider: str = "CPUExecutionProvider", mean_ns: int = MILLI, **changes: object) -> Kernel:
     timed = {"share": share, "provider": provider, "mean_ns": mean_ns, "total_ns": 100 * mean_ns}
-    return hand_made.kernel(op_type, **timed, file=FILE, line=3, **changes)
+    return hand_made.kernel(op_type, **(timed | changes), file=FILE, line=3)
+
+
+def placed(
+    nodes: int, pieces: int, kernel_ms: tuple[int, int] = (0, 0), *, provider: str = "QNN", lacking: tuple[str, ...] = ()
+) -> Capture:
+    """A session of a preferred provider that leaves one node to the CPU; profiled where kernels of either side have times."""
+    rows = (
+        Placement(session_id="s0", provider=provider, requested=1, nodes=nodes, pieces=pieces, lacking=lacking),
+        Placement(session_id="s0", provider="CPUExecutionProvider", requested=2, nodes=1, pieces=1),
+    )
+    nodes_of = (node("a", provider="CPUExecutionProvider", onnx_ops=("Asinh",), file=FILE, line=3), node("b", inputs=("a",)))
+    ran = zip((provider, "CPUExecutionProvider"), kernel_ms, strict=True)
+    timed = tuple(kernel(name, 0.5, name, total_ns=ms * MILLI) for name, ms in ran if ms)
+    return clean(placements=rows, nodes=nodes_of, kernels=timed)
 
 
 def idling(busy: int, idle: int, *rows: Kernel, cuda_graph: GraphUse | None = None) -> Capture:
@@ -297,6 +312,19 @@ CASES = (
     ),
     case("provider_copies", kernels(kernel("MemcpyToHost", 0.0199)), kernels(), severity="info"),
     case(
+        "provider_declined",
+        placed(0, 0, lacking=("Asinh",)),
+        placed(3, 1, lacking=("Asinh",)),
+        placed(2, 2),  # shapes alone are elsewhere
+        placed(0, 0, provider="CPUExecutionProvider", lacking=("Asinh",)),
+        clean(),
+    ),
+    case("provider_declined", placed(0, 0)),
+    case("provider_declined", placed(15, 2, lacking=("Asinh",))),
+    case("provider_declined", placed(16, 2, lacking=("Asinh",)), severity="info"),
+    case("provider_declined", placed(15, 2, (3, 2), lacking=("Asinh",)), severity="info"),
+    case("provider_declined", placed(16, 2, (2, 2), lacking=("Asinh",))),
+    case(
         "device_idle",
         idling(300 * MICRO, 100 * MICRO),
         idling(300 * MICRO, 100 * MICRO - 1),
@@ -379,6 +407,7 @@ PROGRAMS = {
     "cold_start": "integration/test_probes.py::test_a_start_that_a_cache_would_shorten_is_named",
     "kernels_on_cpu": "integration/test_onnx_files.py::test_what_runs_beside_the_preferred_provider_is_placed_with_a_reason",
     "float16_nodes": "unit/lens/onnx_model/test_explain_model.py::test_no_advice_on_a_model_names_what_is_refused_there",
+    "provider_declined": "providers/test_ggml.py::test_every_road_takes_it",
     **dict.fromkeys(("device_idle", "provider_copies"), "on a GPU"),
 }
 """The program in which each rule is the first to name the cause: one of `tests.strangers`, or a test. A rule without one goes."""
