@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,7 +28,6 @@ from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
     from types import EllipsisType
 
     import torch
@@ -278,16 +278,19 @@ def requested_of(session: onnxruntime.InferenceSession) -> list[tuple[str, Mappi
     return [(name, session.get_provider_options().get(name, {})) for name in session.get_providers()]
 
 
-def session_logs(requests: Sequence[SessionRequest], folder: Path, *, severity: int = _WARNING) -> list[SessionLog]:
+def session_logs(requests: Sequence[SessionRequest], *, severity: int = _WARNING) -> list[SessionLog]:
     """Make sessions once more, in a process of its own that may crash, and return what ONNX Runtime and the providers said of each.
 
     Another process goes on after a session at which one ended by itself. Sessions that are left after half a minute have no log.
     """
+    if not requests:
+        return []
     names = {name for request in requests for name, _ in request.providers}
     known = {device.ep_name: device.ep_metadata.get("library_path") for device in onnxruntime.get_ep_devices()}
     libraries = {name: path for name, path in known.items() if path and name in names}
-    sessions = [_as_data(request, folder, severity) for request in requests]
-    status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions}), _MAKE_S)
+    with tempfile.TemporaryDirectory(prefix="ortlens-sessions-", ignore_cleanup_errors=True) as folder:
+        sessions = [_as_data(request, Path(folder), severity) for request in requests]
+        status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions}), _MAKE_S)
     parts = [part.partition(_ANSWER) for part in output.split(f"\n{_ANSWER}\n")[1:]]
     clocks = [json.loads(rest.partition("\n")[0] or "[]") for _, _, rest in parts]
     logs = [SessionLog(text.splitlines(), "made" if clock else "refused", clock) for (text, _, _), clock in zip(parts, clocks, strict=True)]
@@ -295,8 +298,7 @@ def session_logs(requests: Sequence[SessionRequest], folder: Path, *, severity: 
         return logs
     end = f"took longer than {_MAKE_S} s" if status is None else f"ended its process, with status {status}"
     logs[-1] = SessionLog([*logs[-1].lines, f"making the session {end}"], "ended")
-    left = [] if status is None else requests[len(logs) :]
-    return logs + (session_logs(left, folder, severity=severity) if left else [])
+    return logs + session_logs([] if status is None else requests[len(logs) :], severity=severity)
 
 
 def _as_data(request: SessionRequest, folder: Path, severity: int) -> dict[str, Any]:

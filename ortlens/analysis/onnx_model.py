@@ -155,6 +155,7 @@ class OnnxFacts:
     calls: int
     p50_ns: int | None  # median of a call; None before the first
     create_ns: int | None  # time to create the session; None where it is not known
+    start: Mapping[str, int]  # what that time goes into, in ns, most first; empty before a profile
     held_bytes: int | None  # heap memory that this took
     threads: int | None  # threads that work on one operator, 0 where ONNX Runtime chooses; None without a session
     is_watched: bool
@@ -194,7 +195,13 @@ def onnx_facts(capture: Capture) -> OnnxFacts | None:
         calls=0 if session is None else session.calls,
         p50_ns=None if session is None else session.p50_ns,
         create_ns=None if session is None else session.create_ns or None,
+        start={} if session is None else _start_of(session),
         held_bytes=None if session is None else session.held_bytes,
         threads=None if session is None else session.threads,
         is_watched=facts.get("onnx_model") == "session",
     )
+
+
+def _start_of(session: Session) -> dict[str, int]:
+    parts = {"provider": session.provider_ns, "reading": session.load_ns, "rewriting": session.optimize_ns, "kernels": session.kernels_ns}
+    return dict(sorted(((name, ns) for name, ns in parts.items() if ns is not None), key=lambda part: -part[1]))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch.export import ExportedProgram
 
+    from ortlens._ort import SessionRequest
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.deploy.export import ExportedModel
     from ortlens.backend.freeze.frozen import Frozen
@@ -212,6 +213,9 @@ class Lens(CaptureView):
         """Call the first callable that was compiled through this lens; raises UsageError if there is none, or only a dry run was made."""
         return self._targets.call(args, kwargs)
 
+    def _requests(self) -> Iterator[SessionRequest | None]:
+        return (part.request() for graph in graphs_of(self._recorder) for part in graph.partitions())
+
     def captured(self) -> r.Capture:
         """Take a snapshot of everything recorded so far.
 
@@ -219,7 +223,7 @@ class Lens(CaptureView):
             The capture; recording goes on.
         """
         self.compilations.note_uncompiled(self)
-        self._messages.note(part.request() for graph in graphs_of(self._recorder) for part in graph.partitions())
+        self._messages.note(self._requests())
         capture = self._recorder.captured()
         capture = replace(capture, recompiles=own_recompiles(capture), ledger=capture.ledger or ledger_from_logs(capture))
         return advised(with_roles(capture))
@@ -453,6 +457,7 @@ class Lens(CaptureView):
             profile(self._targets, self._recorder, args, kwargs, repeats)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
+            self._messages.time_starts(self._requests())
         return self.kernels
 
     def repro(  # noqa: PLR0913 - the contract's own signature

@@ -466,6 +466,13 @@ class Session:
         "own. Empty where nothing was said, or not asked: of sessions of the CPU alone.",
         default=(),
     )
+    load_ns: int | None = optional(
+        "What making it goes into, by `profile`, of a session like it in a process of its own, with its log on: reading the model.",
+        unit="ns",
+    )
+    optimize_ns: int | None = optional("Likewise: rewriting the model, and all that is not counted elsewhere.", unit="ns")
+    provider_ns: int | None = optional("Likewise: starting the providers, and compiling what they take.", unit="ns")
+    kernels_ns: int | None = optional("Likewise: placing weights, creating kernels, and packing weights for them.", unit="ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -378,7 +378,11 @@ def onnx_answers(capture: Capture) -> Iterator[tuple[str, str]]:
         yield "Kernels", ", ".join(f"{visible(op)} {percent(share)}" for op, share in facts.kernel_shares[:_OPS]) + rest
     if facts.create_ns is not None:
         held = f"; {size_from_bytes(facts.held_bytes)} of heap" if facts.held_bytes else ""
-        yield "Load time", f"{time_from_ns(facts.create_ns)}{held}"
+        parts = ", ".join(f"{name} {percent(ns / sum(facts.start.values()))}" for name, ns in facts.start.items())
+        yield "Load time", f"{time_from_ns(facts.create_ns)}{held}{f': {parts}' if parts and facts.create_ns >= _SLOW_START_NS else ''}"
+
+
+_SLOW_START_NS = 1_000_000_000
 
 
 def _model(facts: OnnxFacts) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ortlens import _ort
@@ -20,8 +19,13 @@ if TYPE_CHECKING:
 
 _MOST_MODELS = 8  # of one capture
 _MOST_MESSAGES, _LONGEST = 20, 400
+_INFO = 1  # a severity
+_ZONE_NS = 900_000_000_000  # what times of zones differ by
 _LAST = 5  # lines that a process wrote before it ended
-_HEAD = re.compile(r"^\S+ \S+ \[(?P<severity>[VIWEF]):[^,\]]*, [^\]]*\] ?")  # of ONNX Runtime's lines: time, severity, logger, place
+# How ONNX Runtime's lines begin: with time, severity, logger and place.
+_HEAD = re.compile(r"^(?P<time>\S+ \S+) \[(?P<severity>[VIWEF]):[^,\]]*, [^\]]*\] ?")
+_STAGES = ("Initializing session", "GraphTransformer", "Running graph optimizations", "Use DeviceBasedPartition")
+_STAGE = re.compile(f"{_HEAD.pattern}(?P<stage>{'|'.join(_STAGES)}) ?")
 _OF_PROVIDER = re.compile(r"^.*?\b(WARN|WARNING|ERROR|FATAL)\b[\]:\s]*")  # of lines of a provider's own log
 
 
@@ -38,17 +42,21 @@ class SessionMessages:
         """Record the messages of sessions that another provider than the CPU's was to run, and does not run whole."""
         new = {each.model_id: each for each in requests if each is not None and each.model_id not in self._asked and self._strays(each)}
         asked = list(new.values())[: max(_MOST_MODELS - len(self._asked), 0)]
-        if not asked:
-            return
         self._asked.update(each.model_id for each in asked)
-        with tempfile.TemporaryDirectory(prefix="ortlens-messages-", ignore_cleanup_errors=True) as folder:
-            logs = _ort.session_logs(asked, Path(folder))
-        from ortlens.backend.observed import note_messages  # it loads torch
-
-        for request, log in zip(asked, logs, strict=False):
+        for request, log in zip(asked, _ort.session_logs(asked), strict=False):
             if messages := messages_from(log):
+                from ortlens.backend.observed import note_messages  # it loads torch
+
                 for session in self._sessions(request):
                     note_messages(self.recorder, session.session_id, messages)
+
+    @reported("dividing the time in which sessions are made")
+    def time_starts(self, requests: Iterable[_ort.SessionRequest | None]) -> None:
+        """Record what the time in which sessions were made goes into, of sessions like them."""
+        asked = list({each.model_id: each for each in requests if each is not None}.values())[:_MOST_MODELS]
+        for request, log in zip(asked, _ort.session_logs(asked, severity=_INFO), strict=False):
+            for session in self._sessions(request):
+                self.recorder.amend(r.Session, session.session_id, **parts_from(log))
 
     def _sessions(self, request: _ort.SessionRequest) -> list[r.Session]:
         return [session for session in self.recorder.records(r.Session) if session.model_id == request.model_id]
@@ -58,6 +66,20 @@ class SessionMessages:
         wanted, own = [name for name, _ in request.providers], {session.session_id for session in self._sessions(request)}
         rows = [row for row in self.recorder.records(r.Placement) if row.session_id in own]
         return set(wanted) != {CPU} and (not rows or any(row.nodes and row.provider != wanted[0] for row in rows))
+
+
+def parts_from(log: _ort.SessionLog) -> dict[str, int]:
+    """Divide the time in which a session was made, as fields of its record that add up to it; none where the log has other lines."""
+    at: dict[str, int] = {}
+    for line in filter(None, map(_STAGE.match, map(without_colours, log.lines))):
+        if line["stage"] != _STAGES[1] or _STAGES[2] not in at:  # of rewrites, the last before a provider takes nodes
+            at[line["stage"]] = round(datetime.fromisoformat(line["time"]).timestamp() * 1e9)
+    if len(at) < len(_STAGES) or not log.clock:
+        return {}
+    zone_ns = round((log.clock[0] - at[_STAGES[0]]) / _ZONE_NS) * _ZONE_NS
+    (began, read, end), (created, rewritten, given, planned) = log.clock, (at[stage] + zone_ns for stage in _STAGES)
+    parts = {"load_ns": read - began, "provider_ns": created - read + given - rewritten, "kernels_ns": end - planned}
+    return {**parts, "optimize_ns": end - began - sum(parts.values())}
 
 
 def messages_from(log: _ort.SessionLog) -> tuple[str, ...]:

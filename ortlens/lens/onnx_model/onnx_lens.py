@@ -177,6 +177,7 @@ class OnnxLens(CaptureView):
         self._profile(session, self._feed(args, kwargs), repeats)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
+            self._messages.time_starts([self._request()])
         return self.kernels
 
     def _profile(self, session: onnxruntime.InferenceSession, feed: Feed, repeats: Repeats) -> None:
@@ -263,10 +264,14 @@ class OnnxLens(CaptureView):
             The capture; recording goes on.
         """
         self._take_sizes(self._watched_shapes)
-        if self.session is not None and self._source.loadable is not None:
-            providers = self._choice.providers or _ort.requested_of(self.session)
-            self._messages.note([_ort.SessionRequest(graph_records.MODEL, providers, self._choice.options, self._written)])
+        self._messages.note([self._request()])
         return self._recorder.captured()
+
+    def _request(self) -> _ort.SessionRequest | None:
+        if self.session is None or self._source.loadable is None:
+            return None
+        providers = self._choice.providers or _ort.requested_of(self.session)
+        return _ort.SessionRequest(graph_records.MODEL, providers, self._choice.options, self._written)
 
     def _written(self, folder: Path) -> tuple[str, list[str]]:
         """Return the path of the model, written into a folder if it came as bytes, and that no rewrite is disabled."""

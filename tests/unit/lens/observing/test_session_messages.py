@@ -1,11 +1,13 @@
 """What is taken from the log of a session that was made in a process of its own."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from ortlens import _ort
-from ortlens.lens.observing.session_messages import SessionMessages, messages_from
+from ortlens.analysis.roofline import CPU
+from ortlens.lens.observing.session_messages import SessionMessages, messages_from, parts_from
 from ortlens.trace import records as r
 from ortlens.trace.recorder import Recorder
 from tests.onnx_models import product
@@ -36,33 +38,42 @@ def test_a_provider_that_ends_the_process_is_one_log_and_the_next_session_is_mad
     (tmp_path / "model.onnx").write_bytes(product().SerializeToString())
     crash = 'if each["sizes"]:\n            import os; os.write(2, b"assertion failed"); os.abort()\n        clock[:] = ['
     monkeypatch.setattr(_ort, "_MAKE_IN_CHILD", _ort._MAKE_IN_CHILD.replace("clock[:] = [", crash, 1))
-    plain = _ort.SessionRequest("m0", [("CPUExecutionProvider", {})], None, lambda folder: (str(folder / "model.onnx"), []))
-    logs = _ort.session_logs([plain, plain._replace(sizes={"n": 1}), plain._replace(written=lambda _: ("no such file", []))], tmp_path)
+    plain = _ort.SessionRequest("m0", [(CPU, {})], None, lambda _: (str(tmp_path / "model.onnx"), []))
+    logs = _ort.session_logs([plain, plain._replace(sizes={"n": 1}), plain._replace(written=lambda _: ("no such file", []))])
     assert [log.outcome for log in logs] == ["made", "ended", "refused"]
     assert messages_from(logs[1])[0] == "assertion failed"
 
 
 @pytest.mark.parametrize(
     ("providers", "placed", "expected"),
-    [(["CPU"], {}, []), (["P", "CPU"], {}, ["m0"]), (["P", "CPU"], {"P": 2, "CPU": 0}, []), (["P", "CPU"], {"P": 2, "CPU": 1}, ["m0"])],
+    [([CPU], {}, []), (["P", CPU], {}, ["m0"]), (["P", CPU], {"P": 2, CPU: 0}, []), (["P", CPU], {"P": 2, CPU: 1}, ["m0"])],
 )
 def test_sessions_that_one_provider_runs_whole_are_not_made_again(
     providers: list[str], placed: dict[str, int], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [name.replace("CPU", "CPUExecutionProvider") for name in providers]
     asked: list[str] = []
 
-    def logs(requests: list[_ort.SessionRequest], _: Path) -> list[_ort.SessionLog]:
+    def logs(requests: list[_ort.SessionRequest]) -> list[_ort.SessionLog]:
         asked.extend(each.model_id for each in requests)
         return [_ort.SessionLog([W.format("said")], "made")]
 
     monkeypatch.setattr(_ort, "session_logs", logs)
     recorder = Recorder()
-    recorder.add(r.Session(session_id="s0", partition_id="p0", model_id="m0", providers=tuple(names), input_signature="", create_ns=1))
-    rows = [(name.replace("CPU", "CPUExecutionProvider"), nodes) for name, nodes in placed.items()]
-    recorder.add(*(r.Placement(session_id="s0", provider=name, nodes=nodes, pieces=1) for name, nodes in rows))
+    recorder.add(r.Session(session_id="s0", partition_id="p0", model_id="m0", providers=(), input_signature="", create_ns=1))
+    recorder.add(*(r.Placement(session_id="s0", provider=name, nodes=nodes, pieces=1) for name, nodes in placed.items()))
     messages = SessionMessages(recorder)
     for _ in range(2):
-        messages.note([None, _ort.SessionRequest("m0", [(name, {}) for name in names], None, lambda _: ("", []))])
+        messages.note([None, _ort.SessionRequest("m0", [(name, {}) for name in providers], None, lambda _: ("", []))])
     assert asked == expected
     assert recorder.records(r.Session)[0].messages == ("said",) * len(expected)
+
+
+def test_the_parts_of_a_start_add_up_whatever_the_time_zone_of_the_log() -> None:
+    stages = ["Initializing session.", "GraphTransformer A", "GraphTransformer A", "Running graph optimizations", "GraphTransformer C"]
+    times = zip([3, 5, 6, 9, 10, 12], [*stages, "Use DeviceBasedPartition as default"], strict=True)
+    lines = [f"2026-11-30 15:47:{second:02}.5 [I:onnxruntime:, graph.cc:1 Apply] {text}" for second, text in times]
+    began = round(datetime.fromisoformat("2026-11-30 17:47:00.5").timestamp() * 1e9)
+    log = _ort.SessionLog(lines, "made", [began + second * 10**9 for second in (0, 2, 20)])
+    parts = {"load_ns": 2, "provider_ns": 1 + 3, "optimize_ns": 3 + 3, "kernels_ns": 8}
+    assert parts_from(log) == {name: second * 10**9 for name, second in parts.items()}
+    assert parts_from(log._replace(lines=lines[:-1])) == parts_from(log._replace(clock=())) == {}
