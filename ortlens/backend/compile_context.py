@@ -134,9 +134,6 @@ class CompileContext(RunnerEvents):
         dumped = None if runner.ran_before or self.deployed else self._dump(runner)
         if self.reporter is None:
             return None
-        missing = [name for name in info.wanted_providers if name not in info.providers]
-        if missing:
-            self.reporter.sessions.provider_missing(missing, info.providers)
         return self.reporter.sessions.session_made(runner, info, dumped)
 
     def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.costs import entries_per_call, kernel_ns, most_common
 from ortlens.analysis.coverage import compiled_graphs
 from ortlens.analysis.identity import nodes_of
-from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, profiled_sessions
+from ortlens.analysis.index import graph_by_session, grouped, nodes_by_graph, profiled_sessions, sessions_by_id
 from ortlens.analysis.ledger import time_base
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.placement import borders, refusal_words, short_name
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.roofline import CPU, PRODUCTS
-from ortlens.trace.records import Finding
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ortlens.trace.records import Capture, Graph, Kernel, Node
 
@@ -66,6 +65,32 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Problem]:
                 op=worst.op_type, provider=wanted, types=", ".join(worst.refused)
             ),
         )
+
+
+@rule(
+    name="provider_fallback",
+    looks_for="An execution provider that was asked for and is not in use.",
+    fires="For each such provider of a session: ONNX Runtime has it, and did not register it.",
+    hazard="The model may run on a slower device than you expect.",
+)
+def provider_fallback(capture: Capture) -> Iterator[Problem]:
+    """Report providers that ONNX Runtime did not register."""
+    for row in capture.placements:
+        used = sessions_by_id(capture)[row.session_id].providers if row.session_id in sessions_by_id(capture) else (row.provider,)
+        if row.provider not in used:
+            yield provider_fallback.problem(
+                kind="finding",
+                subject=row.session_id,
+                title=f"{row.provider} is not in use; {row.session_id} runs on {', '.join(used) or 'nothing'}",
+                evidence=row.reason or "ONNX Runtime says nothing about it",
+                **_NOT_STARTED,
+            )
+
+
+_NOT_STARTED = remedy(
+    "See why in the messages of the table sessions: ONNX Runtime has this provider, and could not start it.",
+    "A library that it needs may be missing, which `ortlens doctor` may name; no other build of ONNX Runtime is needed.",
+)
 
 
 @rule(
@@ -299,19 +324,4 @@ def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node], *, besides: re
         )
         for session, kernels in profiled_sessions(capture)
         if graph_by_session(capture)[session.session_id] == graph.graph_id
-    )
-
-
-def provider_fallback(requested: Sequence[str], used: Sequence[str]) -> Finding:
-    """Describe a session without the providers `requested`, which ONNX Runtime did not register."""
-    return Finding(
-        rule="provider_fallback",
-        severity="warning",
-        title=f"{', '.join(requested)} is not in use; the model runs on {', '.join(used) or 'nothing'}",
-        evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
-        hazard="The model may run on a slower device than you expect.",
-        **remedy(
-            "See why in the messages of the table sessions: ONNX Runtime has this provider, and could not start it.",
-            "A library that it needs may be missing, which `ortlens doctor` may name; no other build of ONNX Runtime is needed.",
-        ),
     )

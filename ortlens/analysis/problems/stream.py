@@ -32,7 +32,6 @@ SPLITTING: tuple[Kind, ...] = ("break", "fallback", "nothing_runs", "recompile")
 """Kinds whose records have tables of their own: they are no rows of `lens.findings`."""
 
 RECORDED: Mapping[str, str] = {
-    "provider_fallback": "An execution provider that was asked for is not in use.",
     "provider_unavailable": "A provider that the options name is not installed.",
     "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
     "A warning where binding takes 50 µs and 10 % of a call.",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens._shell import display_name
 from ortlens.analysis.problems.catalogue import remedy
-from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.backend.basis import node_provenance, placements, provenance
 from ortlens.backend.basis.provenance import operations
 from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of
@@ -69,11 +68,6 @@ class SessionReporter:
             "changed_file": place and display_name(place.file),
             "changed_line": place and place.line,
         }
-
-    @reported("recording a graph")
-    def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
-        """Record that a session runs without the providers `requested`, which ONNX Runtime did not register."""
-        self.recorder.add(provider_fallback(requested, used))
 
     @reported("recording a graph")
     def session_dropped(self, runner: PartitionRunner, kept: int) -> None:

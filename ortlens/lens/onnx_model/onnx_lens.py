@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from ortlens import _ort
 from ortlens._os_errors import with_clear_os_errors
 from ortlens._shell import progress
-from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import SessionError, UsageError
@@ -117,8 +116,6 @@ class OnnxLens(CaptureView):
         self._recorder.add(record)
         self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
         used = session.get_providers()
-        if missing := [name for name, _ in self._choice.providers if name not in used]:
-            self._recorder.add(provider_fallback(missing, used))
         if used[:1] == ["CPUExecutionProvider"] and self._structure is not None:
             self._recorder.add(*graph_records.slow_quantised(self._structure))
         placements.record(self._recorder, record, session, self._wanted(session), self._structure)

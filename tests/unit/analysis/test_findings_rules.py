@@ -111,7 +111,7 @@ def placed(
     nodes_of = (node("a", provider="CPUExecutionProvider", onnx_ops=("Asinh",), file=FILE, line=3), node("b", inputs=("a",)))
     ran = zip((provider, "CPUExecutionProvider"), kernel_ms, strict=True)
     timed = tuple(kernel(name, 0.5, name, total_ns=ms * MILLI) for name, ms in ran if ms)
-    return clean(placements=rows, nodes=nodes_of, kernels=timed)
+    return clean(placements=rows, nodes=nodes_of, kernels=timed, sessions=(session(providers=(provider, "CPUExecutionProvider")),))
 
 
 def idling(busy: int, idle: int, *rows: Kernel, cuda_graph: GraphUse | None = None) -> Capture:
@@ -320,6 +320,11 @@ CASES = (
         clean(),
     ),
     case("provider_declined", placed(0, 0)),
+    case(
+        "provider_fallback",
+        replace(placed(0, 0), sessions=(session(),)),
+        placed(0, 0),
+    ),
     case("provider_declined", placed(15, 2, lacking=("Asinh",))),
     case("provider_declined", placed(16, 2, lacking=("Asinh",)), severity="info"),
     case("provider_declined", placed(15, 2, (3, 2), lacking=("Asinh",)), severity="info"),
@@ -407,6 +412,7 @@ PROGRAMS = {
     "cold_start": "integration/test_probes.py::test_a_start_that_a_cache_would_shorten_is_named",
     "kernels_on_cpu": "integration/test_onnx_files.py::test_what_runs_beside_the_preferred_provider_is_placed_with_a_reason",
     "float16_nodes": "unit/lens/onnx_model/test_explain_model.py::test_no_advice_on_a_model_names_what_is_refused_there",
+    "provider_fallback": "integration/test_onnx_files.py::test_a_provider_that_was_asked_for_and_not_registered_is_a_finding",
     "provider_declined": "providers/test_ggml.py::test_every_road_takes_it",
     **dict.fromkeys(("device_idle", "provider_copies"), "on a GPU"),
 }
