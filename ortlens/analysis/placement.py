@@ -99,8 +99,9 @@ def borders(capture: Capture) -> tuple[Border, ...]:
     for session_id, rows in grouped((row.session_id, row) for row in capture.placements).items():
         first = next((row for row in rows if row.requested == 1 and row.provider != CPU), None)
         count, session = sum(row.nodes for row in rows), sessions_by_id(capture).get(session_id)
-        if first is not None and session is not None and first.nodes < count and first.provider in session.providers:
-            found.append(_border(first, count, nodes_by_partition(capture).get(session.partition_id, ())))
+        if first is not None and first.nodes < count and (session is None or first.provider in session.providers):
+            # A dry run has no sessions, and partitions in their place.
+            found.append(_border(first, count, nodes_by_partition(capture).get(session.partition_id if session else session_id, ())))
     return tuple(found)
 
 

@@ -201,6 +201,12 @@ class ObservedPartition:
         return self.runner.model
 
     @property
+    def constants(self) -> frozenset[str]:
+        """The inputs of its model that become constants of its sessions."""
+        factory = self.runner.factory
+        return frozenset(name for place, name in enumerate(factory.input_names()) if factory.freezes and place in factory.weight_inputs)
+
+    @property
     def orders(self) -> Sequence[tuple[int, ...] | None]:
         """The memory order of each output; None where it is contiguous."""
         return self.runner.factory.permutations

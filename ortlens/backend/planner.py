@@ -307,7 +307,7 @@ class Planner:
         return ConvertedModel(model=proto, permutations=orders, output_names=names, is_optimized=optimized)
 
     def _optimized(self, partition: GraphPartition, model: ir.Model) -> tuple[ir.Model, bool]:
-        if self._context.dry_run:
+        if self._context.dry_run and (self._context.deployed or runs_on_cpu_alone(self._context.options)):
             return model, False
         try:
             return optimize_model(model), True

@@ -169,7 +169,7 @@ COMPARE = Command(
 )
 
 
-_LIMITS = ("max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_abs_err", "max_slowdown")
+_LIMITS = ("max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_abs_err", "max_slowdown", "max_pieces")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -182,7 +182,7 @@ def _check(options: argparse.Namespace) -> int:
     capture = load(options.capture)
     baseline = None if options.baseline is None else load(options.baseline)
     with _named_as_options():
-        rows = verdicts_of(capture, limits, baseline)
+        rows = verdicts_of(capture, limits, baseline, provider=options.provider)
     _write(options, capture, baseline, rows)
     tell_reviewers(capture, options.sarif, rows)
     return EXIT_OK if all(row.holds for row in rows) else EXIT_NO

@@ -241,6 +241,8 @@ OPTIONS = (
         "CAPTURE",
     ),
     Option("--max-slowdown", "check", "with --baseline: how many times as long anything may take, as 1.2 or 20%%", "FACTOR", type=_FACTOR),
+    Option("--provider", "check", "the execution provider that --max-pieces and --min-coverage are about, such as CoreML", "NAME"),
+    Option("--max-pieces", "check", "with --provider: pieces at most in which it runs, over all sessions", "N", type=_WHOLE),
     Option("--once", "watch", "say what it holds now, and stop"),
     # what is written
     Option("--report --html", f"explain demo run {_MAGICS}", "write the report, one HTML file that opens anywhere", "FILE", type=expanded),

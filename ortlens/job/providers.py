@@ -36,12 +36,12 @@ def name_among(name: str, available: Iterable[str]) -> str | None:
     return known.get(name.casefold())
 
 
-def available_name(name: str) -> str:
-    """Return the full name of a provider; the `UsageError` for one that is not available says how to register it."""
+def available_name(name: str, also: Iterable[str] = ()) -> str:
+    """Return the full name of a provider, available or `also` one of these; the `UsageError` for another says how to register it."""
     import onnxruntime
 
     available = onnxruntime.get_available_providers()
-    found = name_among(name, available)
+    found = name_among(name, (*available, *also))
     if found is None:
         raise UsageError(f"--provider {name} is not available; the installed ONNX Runtime has {', '.join(available)}{how_to_register()}")
     return found

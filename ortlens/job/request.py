@@ -79,7 +79,10 @@ def backend_options(options: argparse.Namespace, pairs: Sequence[str] = ()) -> d
     if providers := getattr(options, "provider", ()):
         if _PREFERRED in chosen:
             raise UsageError(f"--provider sets {_PREFERRED}, which is among the options, too; leave one out")
-        chosen[_PREFERRED] = [(available_name(name), settings) for name, settings in providers]
+        from ortlens.lens.profiling.forecast import RULED
+
+        also = RULED if getattr(options, "dry_run", False) else ()
+        chosen[_PREFERRED] = [(available_name(name, also), settings) for name, settings in providers]
     return chosen
 
 

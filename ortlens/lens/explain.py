@@ -97,7 +97,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
             without running anything. The model may be real, on the meta device, or built under a fake tensor mode. If the
             model's own Python asks a tensor for its values, the analysis ends with a finding. Of an ONNX model: its nodes, types and
-            shapes, without a session. Tensors on CUDA, also fake ones, are planned for ONNX Runtime's CUDA provider, installed or not.
+            shapes. Of a preferred execution provider: what it would run, see `placements`; that of CoreML and NNAPI by rules, installed or
+            not. Tensors on CUDA, also fake ones, are planned for ONNX Runtime's CUDA provider, installed or not.
         dynamic: As for `torch.compile`.
         calls: Number of calls, including the first; by default until the figures are stable, at most about a second: up to 161 compiled
             calls, 100 of them in turns with as many of the target as it is, to compare with, and one of each in which operators are

@@ -30,6 +30,7 @@ from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
 from ortlens.lens.measuring.tried_changes import Trials
 from ortlens.lens.observing.compilations import runs_uncompiled
+from ortlens.lens.profiling.forecast import record_partitions
 from ortlens.lens.stand_ins import fake, fake_weights
 from ortlens.lens.verify.call_state import Reachable
 from ortlens.trace import records as r
@@ -71,6 +72,7 @@ def explain_under(
     fast = fast or _compiled(target, lens, compiler)
     if targets.dry_run:
         lens.result = _try_with_fakes(lens, target, fast, args, kwargs, wanted.device)
+        record_partitions(recorder)
     else:
         again = partial(compiler, backend=lens.apart)
         with _torch.unlogged_reports():

@@ -479,7 +479,7 @@ class Session:
 class Placement:
     """What one execution provider runs of one session."""
 
-    session_id: str = column("Session, as in `sessions`.", brief=1)
+    session_id: str = column("Session, as in `sessions`; in a dry run, which makes none, the partition.", brief=1)
     provider: str = column("Execution provider.", brief=2)
     requested: int | None = optional("Its place among those that were asked for, from 1; empty where ONNX Runtime added it.", brief=3)
     nodes: int = column("Nodes that it runs, by ONNX Runtime's own record, after its first rewrites.", brief=4)

@@ -279,6 +279,8 @@ class CaptureView(ABC):
         max_abs_err: float | None = None,
         baseline: CaptureView | Capture | str | os.PathLike[str] | None = None,
         max_slowdown: float | None = None,
+        provider: str | None = None,
+        max_pieces: int | None = None,
     ) -> pd.DataFrame:
         """Check this capture against limits and a baseline. What was asked for and not measured does not pass.
 
@@ -292,6 +294,8 @@ class CaptureView(ABC):
                 not be worse.
             max_slowdown: With a baseline, how many times as long a call or a partition may take: 1.2, or 0.2 for what is added. Only
                 what is slower outside the noise counts.
+            provider: An execution provider, such as `"CoreML"`: `min_coverage` is then its least share of the nodes in `placements`.
+            max_pieces: Pieces at most in which that provider runs, over all sessions.
 
         Returns:
             A row per limit with its verdict, the value and what is allowed.
@@ -313,8 +317,9 @@ class CaptureView(ABC):
             min_coverage=min_coverage,
             max_abs_err=max_abs_err,
             max_slowdown=max_slowdown,
+            max_pieces=max_pieces,
         )
-        rows = verdicts_of(self.captured(), limits, None if baseline is None else capture_from(baseline))
+        rows = verdicts_of(self.captured(), limits, None if baseline is None else capture_from(baseline), provider=provider)
         if not all(row.holds for row in rows):
             raise CheckFailed(failure_text(rows))
         return frame_from_records(table_from_record("verdicts", VerdictRow), rows)

@@ -50,7 +50,8 @@ _OF_LIMIT: Mapping[str, tuple[str, ...]] = {
     "max_breaks": ("break",),
     "max_recompiles": ("recompile",),
     "max_skipped": ("break",),
-    "min_coverage": ("fallback", "nothing_runs"),
+    "min_coverage": ("fallback", "nothing_runs", "provider_declined"),
+    "max_pieces": ("provider_declined",),
     "max_abs_err": ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers"),
 }
 """Rules whose remarks are what breaks a limit."""

@@ -108,12 +108,13 @@ def dry_run_sentence(capture: Capture) -> str:
     """Say what must be said first where nothing was run, to follow "Dry run"; empty where something was run."""
     if not is_dry_run(capture):
         return ""
+    rules = next((f"; {visible(each.title)}. {visible(each.hazard)}" for each in capture.findings if each.rule == "provider_rules"), "")
     if onnx_facts(capture) is not None:
-        return "of a model that was read, its types and shapes inferred; no session was made"
+        return f"of a model that was read, its types and shapes inferred; nothing was run{rules}"
     end = f"; {_dry_run_end(capture)}, and what follows is unknown" if coverage_of(capture).is_cut_short else ""
     planned = f", planned for {' and '.join(map(visible, capture.figures.planned_for))}" if capture.figures.planned_for else ""
     without = "".join(f"; {_WITHOUT_GPU[name]}" for name in capture.figures.planned_without if name in _WITHOUT_GPU)
-    return f"with fake tensors{planned}: nothing was run, and what ONNX Runtime would run is a plan{without}{end}"
+    return f"with fake tensors{planned}: nothing was run, and what ONNX Runtime would run is a plan{without}{end}{rules}"
 
 
 _WITHOUT_GPU = {
@@ -366,8 +367,8 @@ def onnx_answers(capture: Capture) -> Iterator[tuple[str, str]]:
     yield "Model", _model(facts)
     if facts.inputs:
         yield "Inputs", visible(facts.inputs) + (f" ({visible(facts.inputs_made)})" if facts.inputs_made else "")
-    if facts.providers:
-        yield "Runs on", _placement(facts, providers_sentence(capture))
+    if facts.providers or capture.placements:
+        yield "Runs on", _placement(facts, providers_sentence(capture)) if facts.providers else providers_sentence(capture)
     if facts.optimized_node_count is not None:
         yield "Optimiser", _optimiser(facts)
     if facts.p50_ns is not None:

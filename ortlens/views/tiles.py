@@ -104,7 +104,7 @@ def _onnx_tiles(facts: OnnxFacts, hints: Hints) -> tuple[Tile, Tile, Tile]:
     state: State = "unknown" if first is None else "caution" if elsewhere or facts.copies else "good"
     word = "no session" if first is None else f"{counted(elsewhere, 'node')} elsewhere" if elsewhere else visible(first)
     copies = counted(facts.copies, "copy between providers", "copies between providers")
-    detail = f"not on {visible(first or '')}; {copies}" if elsewhere else counted(facts.node_count, "node")
+    detail = f"not on {visible(first)}; {copies}" if first and elsewhere else counted(facts.node_count, "node")
     return speed, kernels, Tile(name="splits", title="Placement", state=state, word=word, detail=detail, tab="graph")
 
 

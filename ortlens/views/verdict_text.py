@@ -24,6 +24,7 @@ _REMEDIES: Mapping[LimitName, str] = {
     "max_recompiles": "see the frame recompiles for what to change, or raise max_recompiles",
     "max_skipped": "see the frame frames for what each runs and why, or raise max_skipped",
     "min_coverage": "see the frames frames and fallbacks for what PyTorch runs and why, or lower min_coverage",
+    "max_pieces": "see the frames placements and nodes for what the provider declines and why, or change the limit",
     "max_abs_err": "see the frame numerics for the first value that differs, or raise max_abs_err",
     "max_slowdown": "compare the captures for what else changed, record again, or raise max_slowdown",
     "baseline": "compare the captures for all that changed; if it is meant, save this capture as the new baseline",
@@ -32,12 +33,14 @@ _COUNTED: Mapping[LimitName, tuple[str, ...]] = {
     "max_breaks": ("graph break",),
     "max_recompiles": ("recompile",),
     "max_skipped": ("function runs uncompiled", "functions run uncompiled"),
+    "max_pieces": ("piece",),
 }
 _MEASURE: Mapping[LimitName, str] = {
     "max_breaks": "record a call of the compiled function to its end",
     "max_recompiles": "record calls of the compiled function",
     "max_skipped": "record a call of the compiled function",
     "min_coverage": "record with the backend ortlens",
+    "max_pieces": "record with the provider among preferred_execution_providers, in a dry run where it is not installed",
     "max_abs_err": "call lens.verify(), before saving if it is saved, or `ortlens explain --verify`",
     "max_slowdown": "record at least 9 calls on both sides, as `ortlens explain --calls 20` does, on a machine with nothing else to do",
     "baseline": "record at least 9 calls on both sides, and verify both for results",
@@ -58,7 +61,8 @@ def _found(row: VerdictRow) -> str:
     if row.limit in _COUNTED:
         return f"{counted(int(value), *_COUNTED[row.limit])}, {int(allowed):,} allowed"
     if row.limit == "min_coverage":
-        return f"{percent(value)} in ONNX Runtime, at least {percent(allowed)} asked"
+        where = f"of the nodes on {row.subject}" if row.subject else "in ONNX Runtime"
+        return f"{percent(value)} {where}, at least {percent(allowed)} asked"
     if row.limit == "max_abs_err":
         size = "NaN, Inf or no comparable value" if math.isinf(value) else f"{value:.1e}"
         return f"largest difference from PyTorch {size}, {allowed:.1e} allowed"
@@ -70,7 +74,8 @@ def _found(row: VerdictRow) -> str:
 
 def remedy(row: VerdictRow) -> str:
     """Say what to do about a limit that does not hold; empty where it passed."""
-    return {"passed": "", "failed": _REMEDIES[row.limit], "unmeasured": _MEASURE[row.limit]}[row.verdict]
+    limit = "max_pieces" if row.subject and row.limit == "min_coverage" else row.limit  # both are about a provider then
+    return {"passed": "", "failed": _REMEDIES[limit], "unmeasured": _MEASURE[limit]}[row.verdict]
 
 
 def verdict_name(row: VerdictRow) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from ortlens.analysis.answers.verdict import tolerances_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.coverage import coverage_of, given_up, is_dry_run, own_recompiles
+from ortlens.analysis.placement import borders, short_name
 from ortlens.analysis.problems.catalogue import given_up_title
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 
 Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
-LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]
+LimitName: TypeAlias = Literal[
+    "max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_pieces", "max_abs_err", "max_slowdown", "baseline"
+]
 
 _SMALL = 0.05  # a partition with a smaller share of the time of all partitions does not count as a slowdown; the call does
 _KINDS: tuple[tuple[Kind, str], ...] = (
@@ -39,8 +43,9 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 
 
 Limits: TypeAlias = "Mapping[LimitName, float]"
-"""What a capture must not exceed: distinct graph breaks, recompiles, functions that run uncompiled, the largest difference, and how much
-longer than in the baseline anything may take; and the least share of operators in ONNX Runtime. What is not asked is absent."""
+"""What a capture must not exceed: distinct graph breaks, recompiles, functions that run uncompiled, pieces of a provider, the largest
+difference, and how much longer than in the baseline anything may take; and the least share of operators in ONNX Runtime, or of ONNX nodes
+on the provider. What is not asked is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,8 @@ class VerdictRow:
 
     limit: LimitName = column("The limit, or `baseline` for what must not get worse.")
     subject: str = column(
-        "Of the baseline: `breaks`, `recompiles`, `functions`, `operators`, `coverage`, `results`, `findings` or `times`.", default=""
+        "The provider; of a baseline `breaks`, `recompiles`, `functions`, `operators`, `coverage`, `results`, `findings` or `times`.",
+        default="",
     )
     verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")
     value: float | None = optional("What was found; of the baseline, how many got worse.")
@@ -69,7 +75,7 @@ def limits_from(**given: float | None) -> Limits:
     """Make limits, and refuse values that make no sense with a `UsageError`; a `max_slowdown` of 0.2 counts as 1.2."""
     limits = {name: number for name, number in given.items() if number is not None}
     for name, number in limits.items():
-        is_count = name in ("max_breaks", "max_recompiles", "max_skipped")
+        is_count = name in ("max_breaks", "max_recompiles", "max_skipped", "max_pieces")
         kind = int if is_count else (int, float)
         if not isinstance(number, kind) or isinstance(number, bool) or not 0 <= number < math.inf:
             raise UsageError(f"{name} must be a {'whole ' if is_count else ''}number from 0, not {number!r}")
@@ -80,19 +86,24 @@ def limits_from(**given: float | None) -> Limits:
     return cast("Limits", limits)
 
 
-def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = None) -> tuple[VerdictRow, ...]:
+def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = None, provider: str | None = None) -> tuple[VerdictRow, ...]:
     """Hold a capture against limits, and against an earlier capture of the same program that nothing may be worse than.
 
-    Raises `UsageError` when nothing is asked, `max_slowdown` has no baseline, or the captures are of different models.
+    With a `provider`, `max_pieces` and `min_coverage` are about what that runs. Raises `UsageError` when nothing is asked, `max_slowdown`
+    has no baseline, `max_pieces` no provider, a provider neither limit, or the captures are of different models.
     """
     if not limits and baseline is None:
         raise UsageError(
-            "nothing to check; set max_breaks, max_recompiles, max_skipped, min_coverage, max_abs_err, or a baseline with or without "
-            "max_slowdown"
+            "nothing to check; set max_breaks, max_recompiles, max_skipped, min_coverage, max_abs_err, max_pieces of a provider, or a "
+            "baseline with or without max_slowdown"
         )
     if "max_slowdown" in limits and baseline is None:
         raise UsageError("max_slowdown needs a baseline: an earlier capture of the same program")
-    rows = [_judged(name, rule(capture), allowed) for name, rule in _RULES.items() if (allowed := limits.get(name)) is not None]
+    on = {name: partial(_on_provider, name, provider) for name in _OF_PROVIDER} if provider is not None else {}
+    rules: dict[LimitName, Callable[[Capture], _Found]] = {**_RULES, **on}
+    if not (limits.keys() <= {*rules, "max_slowdown"}) or (on and limits.keys().isdisjoint(on)):
+        raise UsageError("max_pieces and an execution provider go together, as in max_pieces=1 with provider='CoreML'; so may min_coverage")
+    rows = [_judged(name, rule(capture), limits[name]) for name, rule in rules.items() if name in limits]
     if baseline is not None:
         result = compared(baseline, capture)
         rows += [*_against(result), _times(result, limits.get("max_slowdown"))]
@@ -106,6 +117,7 @@ class _Found(NamedTuple):
     first: str = ""  # the first offender
     unknown: str = ""  # why there may be more, so that what is within the limit has not passed
     place: object = None  # with the user line, if any
+    subject: str = ""  # the provider that it is about, if any
 
 
 def _judged(name: LimitName, found: _Found, allowed: float) -> VerdictRow:
@@ -113,7 +125,8 @@ def _judged(name: LimitName, found: _Found, allowed: float) -> VerdictRow:
     within = found.value is None or (found.value >= allowed if name == "min_coverage" else found.value <= allowed)
     verdict: Outcome = "failed" if not within else "unmeasured" if found.unknown else "passed"
     detail, place = (found.unknown, None) if verdict == "unmeasured" else (found.first, found.place)
-    return VerdictRow(limit=name, verdict=verdict, value=found.value, allowed=float(allowed), detail=detail, **_place(place))
+    said: dict[str, Any] = {"subject": found.subject, "detail": detail, **_place(place)}
+    return VerdictRow(limit=name, verdict=verdict, value=found.value, allowed=float(allowed), **said)
 
 
 def _place(item: object) -> dict[str, Any]:
@@ -169,6 +182,21 @@ def _differs_otherwise(row: Numeric) -> bool:
     if row.ok is not False or row.max_abs is None or row.max_rel is None:
         return row.max_abs is None and not row.ok
     return (tolerances := tolerances_of(row)) is not None and tolerances <= 1
+
+
+_OF_PROVIDER: tuple[LimitName, ...] = ("min_coverage", "max_pieces")
+
+
+def _on_provider(name: LimitName, provider: str, capture: Capture) -> _Found:
+    """Count the pieces of a provider over all sessions, or its share of the nodes."""
+    rows = [row for row in capture.placements if short_name(row.provider).lower() == short_name(provider).lower()]
+    if not rows:
+        return _Found(None, unknown=f"what {provider} runs is not in the capture", subject=short_name(provider))
+    share = sum(row.nodes for row in rows) / max(1, sum(row.nodes for row in capture.placements))
+    value = sum(row.pieces for row in rows) if name == "max_pieces" else share
+    lost = next((node for border in borders(capture) if border.row in rows for node in border.cutting or border.left), None)
+    first = f"{lost.target} does not run there: {lost.reason}" if lost else ""
+    return _Found(float(value), first, place=lost, subject=short_name(provider))
 
 
 _RULES: Mapping[LimitName, Callable[[Capture], _Found]] = {

@@ -33,6 +33,7 @@ SPLITTING: tuple[Kind, ...] = ("break", "fallback", "nothing_runs", "recompile")
 
 RECORDED: Mapping[str, str] = {
     "provider_unavailable": "A provider that the options name is not installed.",
+    "provider_rules": "In a dry run, what a provider would run is by rules that ONNX Runtime ships; `evidence` has their notes.",
     "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
     "A warning where binding takes 50 µs and 10 % of a call.",
     "launch_times": "The kernels of a session on a GPU have the times of their launches: torch's profiler did not show the device's.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx
 
 from ortlens import _ort
+from ortlens.analysis.costs import most_common
 from ortlens.analysis.index import grouped
 from ortlens.analysis.placement import pieces_of, refusal_words
 from ortlens.backend.basis.node_provenance import captured, iter_nodes, opsets_of
@@ -41,11 +42,32 @@ def record(
     `wanted` are the names of the providers that were asked for, in order. `model` is what the session was made of, without its weights; if
     it is not known, nodes stay without a provider.
     """
-    placed, preferred = _placed(made, wanted, model), wanted[0]
+    placed, preferred = _placed(made.get_providers(), _ort.assignments(made), wanted, model), wanted[0]
     why, lacking = _amend(recorder, session.partition_id, placed.owners, preferred, model)
     for row in placed.rows:
         known = {"reason": row.get("reason", why), "lacking": lacking} if row["provider"] == preferred else {}
         recorder.add(r.Placement(session_id=session.session_id, **row | known))
+
+
+def record_forecast(
+    recorder: Recorder, partition_id: str, subgraphs: Sequence[_ort.Assignment], reasons: Mapping[str, str], model: onnx.ModelProto
+) -> None:
+    """Record what a provider, that of the first subgraph, would run of the model of a partition, whose id stands for that of a session.
+
+    `reasons` say by node why it does not run the rest. A subgraph may be empty.
+    """
+    wanted = (subgraphs[0].provider, _ort.CPU)
+    placed = _placed(wanted, subgraphs, wanted, model)
+    _amend(recorder, partition_id, placed.owners, wanted[0], None)
+    why = most_common(list(reasons.values()), most=len(reasons)) or None
+    lacking = Counter(node.op_type for node in iter_nodes(model.graph) if node.name in reasons).most_common()
+    pieces = sum(each.provider == wanted[0] and bool(each.nodes) for each in subgraphs)
+    for row in placed.rows:
+        known = {"pieces": pieces, "reason": why, "lacking": tuple(op for op, _ in lacking)} if row["provider"] == wanted[0] else {}
+        recorder.add(r.Placement(session_id=partition_id, **row | known))
+    for node in recorder.records(r.Node):
+        if node.partition_id == partition_id and (names := [name for name in node.onnx_nodes if name in reasons]):
+            recorder.amend(r.Node, (node.graph_id, node.node), reason=f"{wanted[0]} {reasons[names[0]]}")
 
 
 def record_kernels(recorder: Recorder, partition_id: str, preferred: str, model: onnx.ModelProto | None) -> None:
@@ -135,13 +157,12 @@ def _naming(word: str, messages: Sequence[str]) -> str | None:
     return next((message for message in messages if pattern.search(message)), None)
 
 
-def _placed(made: onnxruntime.InferenceSession, wanted: Sequence[str], model: onnx.ModelProto | None) -> _Placed:
-    used, asked = made.get_providers(), {name: place for place, name in enumerate(wanted, start=1)}
+def _placed(used: Sequence[str], subgraphs: Sequence[_ort.Assignment], wanted: Sequence[str], model: onnx.ModelProto | None) -> _Placed:
+    asked = {name: place for place, name in enumerate(wanted, start=1)}
     rows = [_row(name, asked) | {"reason": _NOT_REGISTERED} for name in asked if name not in used]
     if len(used) == 1:
         names = [] if model is None else [node.name for node in iter_nodes(model.graph)]
         return _Placed(dict.fromkeys(names, used[0]), [*rows, _row(used[0], asked, len(names), min(len(names), 1))])
-    subgraphs = _ort.assignments(made)
     owners, ends = _owned(model, {name: each.provider for each in subgraphs for name in each.nodes}) if model and subgraphs else ({}, {})
     is_known = bool(owners) and all(end in owners for met in ends.values() for end in met)
     for name in used if subgraphs else ():

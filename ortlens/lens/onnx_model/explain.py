@@ -14,11 +14,13 @@ import onnxruntime
 from ortlens import _ort
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import at_cost
+from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 from ortlens.lens.onnx_model.sessions import SessionChoice, choice_from, new_session, run, runner_of
 from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feed_from, generated, inputs_from_session, inputs_of, shapes_of
 from ortlens.lens.onnx_model.source import ModelSource, source_of, with_names
+from ortlens.lens.profiling.forecast import RULED, provider_to_forecast
 
 if TYPE_CHECKING:
     import os
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.trace.runlog import RunLog
 
@@ -44,7 +45,8 @@ def explain_model(
     name: str | None = None,
 ) -> Callable[..., OnnxLens]:
     """Explain an ONNX model; `ortlens.explain` calls this."""
-    choice = choice_from(options)
+    planned = provider_to_forecast(OrtBackendOptions.from_any(options)) if dry_run else None
+    choice = choice_from(options, also=RULED if dry_run else ())
     source = source_of(model)
 
     @clear_os_errors
@@ -60,6 +62,7 @@ def explain_model(
             lens.note(dry_run="1", **({} if sizes is None else {"onnx_inputs_made": _sizes_text(sizes, "sizes that were assumed")}))
             lens.called(feed, {})
             lens.result = None
+            lens.forecast(planned)
             return lens
         log = lens.began(session, create_ns=create_ns, held_bytes=held)
         started = time.perf_counter_ns()

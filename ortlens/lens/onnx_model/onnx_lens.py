@@ -19,25 +19,26 @@ from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.sessions import new_session, runner_of, threads_of
+from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, runner_of, threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated, inputs_from_session, shapes_of
 from ortlens.lens.profiling import profiles
+from ortlens.lens.profiling.forecast import record_forecast
 from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
 from ortlens.trace import records as r
 from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
     import onnxruntime
     import pandas as pd
 
     from ortlens.lens.observing.time_budget import Repeats
-    from ortlens.lens.onnx_model.sessions import SessionChoice
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.lens.onnx_model.source import ModelSource
+    from ortlens.lens.profiling.forecast import Provider
     from ortlens.lens.profiling.kernel_records import Watched
     from ortlens.trace.runlog import RunLog
 
@@ -120,6 +121,15 @@ class OnnxLens(CaptureView):
             self._recorder.add(*graph_records.slow_quantised(self._structure))
         placements.record(self._recorder, record, session, self._wanted(session), self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
+
+    def forecast(self, provider: Provider | None) -> None:
+        """Record what a provider would run, if one is given."""
+
+        def made(options: onnxruntime.SessionOptions, providers: Sequence[Provider]) -> onnxruntime.InferenceSession:
+            return new_session(self._source, SessionChoice(providers=tuple(providers)), options)
+
+        if provider is not None and self._structure is not None:
+            record_forecast(self._recorder, graph_records.PARTITION, self._structure, provider, made)
 
     def called(self, feed: Feed, outputs: dict[str, Any]) -> None:
         """Note the inputs and outputs of a call by name; their sizes stand for symbolic ones from now on."""

@@ -61,8 +61,11 @@ class SessionChoice:
         return options
 
 
-def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> SessionChoice:
-    """Read the options of `explain` for a session: providers as named, else CUDA if available; the CPU last. Others are refused."""
+def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None, *, also: Sequence[str] = ()) -> SessionChoice:
+    """Read the options of `explain` for a session: providers as named, else CUDA if available; the CPU last. Others are refused.
+
+    A provider may be `also` one of these, available or not.
+    """
     given = OrtBackendOptions.from_any(options)
     for entry in dataclasses.fields(given):
         value = getattr(given, entry.name)
@@ -73,7 +76,7 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> Sessio
     for option in ("preferred_execution_providers", "default_execution_providers"):
         for provider in getattr(given, option) or ():
             name, settings = (provider, {}) if isinstance(provider, str) else provider
-            _ort.require_provider(name, option, available)
+            _ort.require_provider(name, option, (*available, *also))
             chosen.setdefault(name, settings)
     if not chosen and given.infer_execution_providers and _CUDA in available:
         chosen[_CUDA] = {}
