@@ -167,9 +167,9 @@ def least_run_ns(capture: Capture, session: Session) -> int | None:
     return min((ns for ns in known if ns > 0), default=None)
 
 
-def most_common(names: list[str], *, most: int = 3) -> str:
+def most_common(names: list[str]) -> str:
     """List the names that occur most often, as in `aten.a (3 times), aten.b`."""
-    ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:most]
+    ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:3]
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)
 
 

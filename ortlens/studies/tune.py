@@ -16,7 +16,7 @@ from ortlens._process import usable_cores
 from ortlens._shell import progress
 from ortlens.analysis.problems.break_rules import CONFIG
 from ortlens.backend.api import OrtBackend
-from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions
+from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions, named_providers
 from ortlens.backend.observed import is_sized, session_options
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.lens.explain import curried
@@ -239,7 +239,7 @@ class _Tuning:
 
 def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Setting]:
     """List what may help, the most promising first."""
-    named = [entry if isinstance(entry, str) else entry[0] for entry in given.preferred_execution_providers or ()]
+    named = [name for _, name, _ in named_providers(given, "preferred_execution_providers")]
     found = [_setting("preferred_execution_providers", (CPU,), CPU)] if named and named[0] != CPU else []
     if given.ort_session_options is None:
         found += [_setting("ort_session_options", made, text) for text, made in _threads()]

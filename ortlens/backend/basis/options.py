@@ -136,7 +136,7 @@ class OrtBackendOptions:
         """Backends are cached by their options, so a list that the caller changes later must not change them."""
         if not isinstance(self.export_options, ExportOptions | None):
             object.__setattr__(self, "export_options", _from_mapping(ExportOptions, self.export_options, "export_options"))
-        for name in ("preferred_execution_providers", "default_execution_providers"):
+        for name in _NAMING:
             if (given := getattr(self, name)) is not None:
                 copied = tuple(entry if isinstance(entry, str) else (entry[0], dict(entry[1])) for entry in given)
                 object.__setattr__(self, name, copied)
@@ -164,6 +164,13 @@ class OrtBackendOptions:
         return options if isinstance(options, cls) else _from_mapping(cls, options, "options")
 
 
+def named_providers(options: OrtBackendOptions, *fields: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """List the providers that options name, in some fields or both: name of the field, of the provider, and its options."""
+    found = ((name, entry) for name in fields or _NAMING for entry in getattr(options, name) or ())
+    return [(name, entry, {}) if isinstance(entry, str) else (name, entry[0], dict(entry[1])) for name, entry in found]
+
+
+_NAMING = ("preferred_execution_providers", "default_execution_providers")
 _T = TypeVar("_T", "ExportOptions", "OrtBackendOptions")
 
 

@@ -34,40 +34,25 @@ class _Placed(NamedTuple):
     rows: list[dict[str, Any]]  # fields of a row per provider
 
 
-def record(
-    recorder: Recorder, session: r.Session, made: onnxruntime.InferenceSession, wanted: Sequence[str], model: onnx.ModelProto | None
+def record(  # noqa: PLR0913, PLR0917 - what is known of a session
+    recorder: Recorder,
+    session: r.Session,
+    made: onnxruntime.InferenceSession | Sequence[_ort.Assignment],
+    wanted: Sequence[str],
+    model: onnx.ModelProto | None,
+    rules: Mapping[str, str] | None = None,
 ) -> None:
     """Record the providers of a session, and of the nodes of its partition.
 
     `wanted` are the names of the providers that were asked for, in order. `model` is what the session was made of, without its weights; if
-    it is not known, nodes stay without a provider.
+    it is not known, nodes stay without a provider. Of a session that is only planned, its subgraphs are given, and `rules` say by node why
+    the first provider does not run it.
     """
-    placed, preferred = _placed(made.get_providers(), _ort.assignments(made), wanted, model), wanted[0]
-    why, lacking = _amend(recorder, session.partition_id, placed.owners, preferred, model)
+    placed, preferred = _placed(made, wanted, model), wanted[0]
+    why, lacking = _amend(recorder, session.partition_id, placed.owners, preferred, model, rules)
     for row in placed.rows:
         known = {"reason": row.get("reason", why), "lacking": lacking} if row["provider"] == preferred else {}
         recorder.add(r.Placement(session_id=session.session_id, **row | known))
-
-
-def record_forecast(
-    recorder: Recorder, partition_id: str, subgraphs: Sequence[_ort.Assignment], reasons: Mapping[str, str], model: onnx.ModelProto
-) -> None:
-    """Record what a provider, that of the first subgraph, would run of the model of a partition, whose id stands for that of a session.
-
-    `reasons` say by node why it does not run the rest. A subgraph may be empty.
-    """
-    wanted = (subgraphs[0].provider, _ort.CPU)
-    placed = _placed(wanted, subgraphs, wanted, model)
-    _amend(recorder, partition_id, placed.owners, wanted[0], None)
-    why = most_common(list(reasons.values()), most=len(reasons)) or None
-    lacking = Counter(node.op_type for node in iter_nodes(model.graph) if node.name in reasons).most_common()
-    pieces = sum(each.provider == wanted[0] and bool(each.nodes) for each in subgraphs)
-    for row in placed.rows:
-        known = {"pieces": pieces, "reason": why, "lacking": tuple(op for op, _ in lacking)} if row["provider"] == wanted[0] else {}
-        recorder.add(r.Placement(session_id=partition_id, **row | known))
-    for node in recorder.records(r.Node):
-        if node.partition_id == partition_id and (names := [name for name in node.onnx_nodes if name in reasons]):
-            recorder.amend(r.Node, (node.graph_id, node.node), reason=f"{wanted[0]} {reasons[names[0]]}")
 
 
 def record_kernels(recorder: Recorder, partition_id: str, preferred: str, model: onnx.ModelProto | None) -> None:
@@ -76,12 +61,17 @@ def record_kernels(recorder: Recorder, partition_id: str, preferred: str, model:
     _amend(recorder, partition_id, found, preferred, model)
 
 
-def _amend(
-    recorder: Recorder, partition_id: str, owners: Mapping[str, str], preferred: str, model: onnx.ModelProto | None
+def _amend(  # noqa: PLR0913, PLR0917 - as above
+    recorder: Recorder,
+    partition_id: str,
+    owners: Mapping[str, str],
+    preferred: str,
+    model: onnx.ModelProto | None,
+    rules: Mapping[str, str] | None = None,
 ) -> tuple[str | None, tuple[str, ...]]:
     """Record the provider of nodes that have none yet, and why others are not on the preferred one.
 
-    Return why most of them are not, where that is known of an operator, and the operators that it lacks.
+    Return why they are not, where that is known of an operator, and the operators that it lacks.
     """
     elsewhere: list[tuple[str, r.Node]] = []
     taken: set[str] = set()
@@ -96,19 +86,17 @@ def _amend(
         else:
             elsewhere.append((name, node))
     by_name = {node.name: node for node in iter_nodes(model.graph)} if elsewhere and model is not None else {}
-    types, opsets = (_types(model), opsets_of(model)) if by_name and model is not None else ({}, {})
-    reasons: Counter[str] = Counter()
-    lacking: Counter[str] = Counter()
-    for name, node in elsewhere:
-        if name in by_name:
-            op = by_name[name].op_type
-            cause, about = _refusal(by_name[name], preferred, types, opsets)
-            why = refusal_words(preferred, op, cause, about)
-            reasons[why] += cause in _LACKS
-            lacking[op] += cause in _LACKS or (cause != "chosen" and bool(taken) and op not in taken)
-            recorder.amend(r.Node, (node.graph_id, node.node), reason=why)
-    told = next((why for why, count in reasons.most_common(1) if count), None)
-    return told, tuple(op for op, count in lacking.most_common() if count)
+    types, opsets = (_types(model), opsets_of(model)) if by_name and model is not None and rules is None else ({}, {})
+    reasons, lacking = list[str](), Counter[str]()
+    for name, node in ((name, node) for name, node in elsewhere if name in by_name):
+        op = by_name[name].op_type
+        cause, about = ("unlisted", ()) if rules is not None else _refusal(by_name[name], preferred, types, opsets)
+        why = refusal_words(preferred, op, cause, about) if rules is None else f"{preferred} {rules.get(name, 'does not run it')}"
+        lacks = cause in _LACKS or name in (rules or {})
+        reasons += [why] if lacks else []
+        lacking[op] += lacks or (cause != "chosen" and bool(taken) and op not in taken)
+        recorder.amend(r.Node, (node.graph_id, node.node), reason=why)
+    return most_common(reasons) or None, tuple(op for op, count in lacking.most_common() if count)
 
 
 _LACKS = ("no_kernel", "opset", "dtype")  # causes that are of the operator itself
@@ -157,8 +145,9 @@ def _naming(word: str, messages: Sequence[str]) -> str | None:
     return next((message for message in messages if pattern.search(message)), None)
 
 
-def _placed(used: Sequence[str], subgraphs: Sequence[_ort.Assignment], wanted: Sequence[str], model: onnx.ModelProto | None) -> _Placed:
-    asked = {name: place for place, name in enumerate(wanted, start=1)}
+def _placed(made: Any, wanted: Sequence[str], model: onnx.ModelProto | None) -> _Placed:
+    asked, is_planned = {name: place for place, name in enumerate(wanted, start=1)}, isinstance(made, list)
+    used, subgraphs = (wanted, made) if is_planned else (made.get_providers(), _ort.assignments(made))
     rows = [_row(name, asked) | {"reason": _NOT_REGISTERED} for name in asked if name not in used]
     if len(used) == 1:
         names = [] if model is None else [node.name for node in iter_nodes(model.graph)]
@@ -166,10 +155,10 @@ def _placed(used: Sequence[str], subgraphs: Sequence[_ort.Assignment], wanted: S
     owners, ends = _owned(model, {name: each.provider for each in subgraphs for name in each.nodes}) if model and subgraphs else ({}, {})
     is_known = bool(owners) and all(end in owners for met in ends.values() for end in met)
     for name in used if subgraphs else ():
-        own = [each for each in subgraphs if each.provider == name]
+        own = [each for each in subgraphs if each.provider == name and each.nodes]
         crossing = [met for met in ends.values() if name in (sides := {owners.get(end) for end in met}) and len(sides) > 1]
         mine = {node for node, owner in owners.items() if owner == name}
-        pieces = len(own) if _compiles(name, own) else pieces_of(mine, ends.values())
+        pieces = len(own) if (is_planned and name == wanted[0]) or _compiles(name, own) else pieces_of(mine, ends.values())
         rows.append(_row(name, asked, sum(len(each.nodes) for each in own), pieces, len(crossing) if is_known else None))
     return _Placed(owners, sorted(rows, key=lambda row: row["requested"] or len(rows) + len(asked)))
 

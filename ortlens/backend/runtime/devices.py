@@ -5,20 +5,19 @@ A session's execution providers are chosen by the options and the devices of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _ort
+from ortlens.backend.basis.options import named_providers
 from ortlens.backend.runtime import cuda
-from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ortlens.backend.basis.options import OrtBackendOptions, Provider
+    from ortlens.backend.basis.options import OrtBackendOptions
 
 CPU = "CPUExecutionProvider"
 
@@ -101,8 +100,7 @@ def runs_on_cpu_alone(options: OrtBackendOptions) -> bool:
     """Tell whether tensors on the CPU can go to the CPU provider only; false when the options name another, or devices."""
     if names_devices(options):
         return False
-    named = (*(options.preferred_execution_providers or ()), *(options.default_execution_providers or ()))
-    return all((entry if isinstance(entry, str) else entry[0]) == CPU for entry in named)
+    return all(name == CPU for _, name, _ in named_providers(options))
 
 
 def names_devices(options: OrtBackendOptions) -> bool:
@@ -128,28 +126,17 @@ def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -
     if names_devices(options):
         return []
     chosen: dict[str, dict[str, Any]] = {}
-    for name, settings in _named(options.preferred_execution_providers, "preferred_execution_providers"):
-        chosen.setdefault(name, settings)
+    for option, name, settings in (named := named_providers(options)):
+        _ort.require_provider(name, option, available())
+        if option == "preferred_execution_providers":
+            chosen.setdefault(name, settings)
     if options.infer_execution_providers:
         for name, settings in _inferred(devices):
             chosen.setdefault(name, settings)
-    for name, settings in _named(options.default_execution_providers, "default_execution_providers"):
+    for _, name, settings in named:
         chosen.setdefault(name, settings)
     chosen.setdefault(CPU, {})
     return list(chosen.items())
-
-
-def _named(providers: Sequence[Provider] | None, option: str) -> list[tuple[str, dict[str, Any]]]:
-    pairs = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(_settings(entry[1]))) for entry in providers or ()]
-    for name, _ in pairs:
-        _ort.require_provider(name, option, available())
-    return pairs
-
-
-def _settings(settings: object) -> Mapping[str, Any]:
-    if not isinstance(settings, Mapping):
-        raise UsageError(f"provider options must be a mapping, not {settings!r}")
-    return settings
 
 
 def _inferred(devices: Iterable[torch.device]) -> list[tuple[str, dict[str, Any]]]:

@@ -11,7 +11,7 @@ import onnxruntime
 
 from ortlens import _ort
 from ortlens.backend.basis.node_provenance import iter_nodes, operator_name, opsets_of
-from ortlens.backend.basis.options import OrtBackendOptions
+from ortlens.backend.basis.options import OrtBackendOptions, named_providers
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.optimizers import breaking
 from ortlens.lens.onnx_model.signature import BY_BITS, described
@@ -73,11 +73,9 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None, *, also: 
             raise UsageError(f"option {entry.name!r} has no effect on an ONNX model, which is run as it is; used are {', '.join(ACCEPTED)}")
     chosen: dict[str, Mapping[str, Any]] = {}
     available = onnxruntime.get_available_providers()
-    for option in ("preferred_execution_providers", "default_execution_providers"):
-        for provider in getattr(given, option) or ():
-            name, settings = (provider, {}) if isinstance(provider, str) else provider
-            _ort.require_provider(name, option, (*available, *also))
-            chosen.setdefault(name, settings)
+    for option, name, settings in named_providers(given):
+        _ort.require_provider(name, option, (*available, *also))
+        chosen.setdefault(name, settings)
     if not chosen and given.infer_execution_providers and _CUDA in available:
         chosen[_CUDA] = {}
     if chosen or given.ort_session_options is None or not given.ort_session_options.has_providers():

@@ -20,6 +20,7 @@ from ortlens import _ort
 from ortlens.analysis.placement import short_name
 from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import iter_nodes
+from ortlens.backend.basis.options import named_providers
 from ortlens.errors import UsageError
 from ortlens.lens.profiling.kernel_records import leave_out, size_of
 from ortlens.trace import records as r
@@ -42,7 +43,7 @@ _COREML, _ = RULED = ("CoreMLExecutionProvider", "NnapiExecutionProvider")
 
 def provider_to_forecast(options: OrtBackendOptions) -> Provider | None:
     """Return the first provider that options prefer, None for the CPU; raise `UsageError` for one without rules that is not available."""
-    named = [(entry, {}) if isinstance(entry, str) else entry for entry in options.preferred_execution_providers or ()]
+    named = [(name, settings) for _, name, settings in named_providers(options, "preferred_execution_providers")]
     for name, settings in named:
         if name in RULED:
             _rules_of(name, settings)
@@ -87,7 +88,7 @@ def record_forecast(recorder: Recorder, partition_id: str, model: onnx.ModelProt
     if provider[0] in onnxruntime.get_available_providers():
         _ort.record_assignments(options)
         made = make(options, providers=[provider, (_ort.CPU, {})])
-        placements.record(recorder, r.Session(session_id=partition_id, partition_id=partition_id), made, [provider[0], _ort.CPU], model)
+        placements.record(recorder, _stand_in(partition_id), made, (provider[0], _ort.CPU), model)
         return
     # As it does before it asks a provider, ONNX Runtime folds constants and rewrites the model.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -102,6 +103,11 @@ def record_forecast(recorder: Recorder, partition_id: str, model: onnx.ModelProt
     _record_by_rules(recorder, partition_id, model, onnx.shape_inference.infer_shapes(seen), provider)
 
 
+def _stand_in(partition_id: str) -> r.Session:
+    """Make the record of a session that a dry run does not make."""
+    return r.Session(session_id=partition_id, partition_id=partition_id)
+
+
 def _record_by_rules(recorder: Recorder, partition_id: str, model: onnx.ModelProto, seen: onnx.ModelProto, provider: Provider) -> None:
     """Record what the rules say of a model as they see it, rewritten, with shapes, and with the names of its nodes."""
     name, (check, what) = provider[0], _rules_of(*provider)
@@ -113,7 +119,7 @@ def _record_by_rules(recorder: Recorder, partition_id: str, model: onnx.ModelPro
     reasons = {node.name.rpartition("/")[0]: f"{_reason(node, found)} {node.op_type}" for node in left}
     subgraphs += [_ort.Assignment(_ort.CPU, (node.name,)) for node in left]
     onnx.NodeProto.__hash__ = None  # type: ignore[method-assign, assignment]  # the rules make nodes hashable for good
-    placements.record_forecast(recorder, partition_id, subgraphs, reasons, model)
+    placements.record(recorder, _stand_in(partition_id), subgraphs, (name, _ort.CPU), model, reasons)
     then = f"; pieces with fixed sizes: {fixed.num_partitions}" if fixed.num_partitions != found.num_partitions else ""
     title = f"what {short_name(name)} would run is by the rules{what} in onnxruntime {onnxruntime.__version__}{then}"
     notes = "; ".join(found.supported_ops_checker.get_caveats())[:2000]
