@@ -65,8 +65,7 @@ class Candidate:
         "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns"
     )
     saved_ns: int | None = optional(
-        "Estimated gain per call, if ONNX Runtime took as long for these nodes as PyTorch; less, or a loss, if it takes longer. Empty "
-        "where nothing was run.",
+        "Estimated gain per call, if ONNX Runtime took as long for these nodes as PyTorch; less if longer. Empty where nothing was run.",
         unit="ns",
     )
     saved_at_most_ns: int | None = optional(

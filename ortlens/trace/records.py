@@ -116,8 +116,7 @@ class Graph:
         "`explain` made. Empty where nobody counted calls."
     )
     ort_ns: int | None = optional(
-        "One entry as compiled, with the copies back into inputs that it changes; the shortest, timed in turns with `torch_ns`. Empty "
-        "where not timed.",
+        "One entry as compiled, with copies back into inputs that it changes; the shortest, in turns with `torch_ns`. Empty: not timed.",
         unit="ns",
     )
     torch_ns: int | None = optional("One entry in PyTorch, operator by operator as the program wrote it.", unit="ns")
@@ -150,8 +149,7 @@ class Break:
     occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1, brief=6)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
     cost_ns: int | None = optional(
-        "What the break costs per call: `overhead_ns` and `entering_ns`, or `saved_ns` where that is more. Empty where it was not "
-        "measured.",
+        "What the break costs per call: `overhead_ns` and `entering_ns`, or `saved_ns` where that is more. Empty where not measured.",
         unit="ns",
         brief=3,
     )
@@ -408,9 +406,8 @@ class Session:
         "because PyTorch's setting of the `precision` of float32 had."
     )
     weights_change: WeightsChange | None = optional(
-        "For the cause `weights`, what had changed: the tensors were `written` to, `replaced` by other tensors, or those of an "
-        "`other_module` came, which shares the code, while the earlier ones still belong to a module that is running. Empty when not "
-        "recorded."
+        "For the cause `weights`: the tensors were `written` to, `replaced` by others, or those of an `other_module` came, which shares "
+        "the code, while the earlier ones still belong to a module that is running. Empty when not recorded."
     )
     changed_weights: tuple[str, ...] = column("The weights that this was about, as in `named_parameters()`.", default=())
     changed_file: str | None = optional("File of the line that changed them, where only one line can have.")
@@ -447,13 +444,11 @@ class Session:
         unit="ns",
     )
     device_busy_ns: int | None = optional(
-        "Time per run in which its device works: the union of its kernels and copies, while profiled. Empty on the CPU and where not "
-        "profiled.",
+        "Time per run in which its device works: the union of its kernels and copies. Empty on the CPU and where not profiled.",
         unit="ns",
     )
     device_idle_ns: int | None = optional(
-        "Time per run in which its device has nothing to do between its first and its last work; at most what a run without a profiler "
-        "leaves. Empty likewise.",
+        "Time per run in which its device is idle between its first and last work; at most what an unprofiled run leaves. Empty likewise.",
         unit="ns",
     )
     launch_ns: int | None = optional(
@@ -485,18 +480,16 @@ class Placement:
     nodes: int = column("Nodes that it runs, by ONNX Runtime's own record, after its first rewrites.", brief=4)
     pieces: int = column("Separate subgraphs that these make: those that the provider compiled, or else nodes that are connected.", brief=5)
     copies: int | None = optional(
-        "Values between nodes that cross its border, in either direction; inputs and outputs of the model do not count. Empty where a "
-        "rewrite of ONNX Runtime hides them.",
+        "Values that cross its border, in either direction, without inputs and outputs of the model. Empty where a rewrite hides them.",
         brief=6,
     )
     reason: str | None = optional(
-        "Why it does not run more: the message of the session's that names the cause, else what the provider's own table of kernels says. "
-        "Empty of one that runs all that comes to it.",
+        "Why it does not run more: the session's message that names the cause, else what its table of kernels says. Empty of any other.",
         brief=7,
     )
     lacking: tuple[str, ...] = column(
-        "Operators that keep it from running more, as far as they are known: those that this message names, else those for which it has no "
-        "kernel, or of which it took no node. Shapes that ONNX Runtime computes on the CPU on purpose are not among them.",
+        "Operators that keep it from running more: those that this message names, else those for which it has no kernel, or of which it "
+        "took no node. Shapes that ONNX Runtime computes on the CPU on purpose are not among them.",
         default=(),
     )
 
@@ -542,8 +535,7 @@ class Kernel:
     mean_ns: int | None = optional("The same per call.", unit="ns", brief=2)
     share: float | None = optional("Share of the session's kernel time, 0 to 1.", unit="of session", brief=3)
     node: str | None = optional(
-        "FX node that its time is charged to; of several, the one with the most floating-point operations, else the one that makes its "
-        "output. `nodes` has all.",
+        "FX node that its time is charged to; of several (`nodes`), that with the most operations, else that which makes its output.",
         brief=4,
     )
     module: str | None = optional("nn.Module path it came from.", brief=6)
@@ -629,8 +621,7 @@ class Finding:
     gain_ns: int | None = optional("What the mitigation saves per call; empty where unknown.", unit="ns", brief=5)
     measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False, brief=6)
     at_most: bool = column(
-        "True when the gain is a limit: what was measured or estimated is more than that part of a call takes, besides the gains of the "
-        "findings above.",
+        "True when the gain is a limit: what was found is more than that part of a call takes, besides the gains of findings above.",
         default=False,
     )
     subject: str | None = optional("Id or name of what it is about: a graph, node, partition, session, break or operator.")
@@ -652,8 +643,7 @@ class LedgerPart:
     )
     ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns", brief=3)
     share: float = column(
-        "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
-        "the rows.",
+        "Share of the wall time of the call, 0 to 1; all graphs and parts add to 1. Where no call was measured, of the sum of the rows.",
         unit="of call",
         brief=4,
     )
@@ -732,8 +722,7 @@ class SideResult:
 
     way: str = column("Its name; of `ortlens bench`: `eager`, `inductor`, `ortlens`, `frozen` (`ortlens.freeze`), `exported`.", brief=1)
     verdict: SideVerdict = column(
-        "`faster` or `slower` than the base, the `reference`, if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` "
-        "without times of ten rounds.",
+        "`faster` or `slower` than the base, the `reference`, if the ratio's interval is, by 3 %; `same`; `unmeasured`: no ten rounds.",
         brief=6,
     )
     status: SideStatus = column(
@@ -822,16 +811,14 @@ class Figures:
     uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` in eager PyTorch.", unit="bytes")
     uncompiled_allocations: int | None = optional("The same as `allocations` in eager PyTorch.")
     fresh_mib_ns: float | None = optional(
-        "What writing a MiB of memory that the system has just given takes longer than writing it again. Measured where a graph returns "
-        "32 MiB.",
+        "What writing a MiB of fresh memory takes longer than writing it again. Measured where a graph returns 32 MiB.",
         unit="ns",
     )
     guards: tuple[GuardCost, ...] = column(
         "The guards of the function that was measured, all of them first, then the containers with most; empty where not timed.", default=()
     )
     freeze_call: str | None = optional(
-        "The call of `ortlens.freeze` for the function that was measured, where entering compiled code takes much of it and freezing was "
-        "tried and works."
+        "The call of `ortlens.freeze` for the measured function, where entering compiled code takes much of it and freezing works."
     )
     freeze_gain_ns: int | None = optional("What a frozen call saves, measured in turns; empty where it was not timed.", unit="ns")
     freeze_refused: str | None = optional("Where it was tried and does not work, or takes longer: why.")

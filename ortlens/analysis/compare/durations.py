@@ -31,9 +31,8 @@ class Timing:
     """What a unit takes in two captures, and whether that differs outside the noise."""
 
     scope: Scope = column(
-        "`call` a whole call where both captures measured it, else from its first session to the end of its last; `run` the latter of the "
-        "compiled code, where nobody counted calls; `graph` the same within one graph, or a whole graph under another backend; `partition` "
-        "one run of a session."
+        "`call` a whole call where both captures measured it, else from its first session to its last's end; `run` that of the compiled "
+        "code, where nobody counted calls; `graph` that of one graph, or a whole one of another backend; `partition` one run of a session."
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
     module: str | None = optional("Module path that the operators of the partition share.")

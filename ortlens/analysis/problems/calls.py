@@ -188,9 +188,8 @@ def costly_guards(capture: Capture) -> Iterator[Problem]:
 @rule(
     name="costly_entry",
     looks_for="Calls of a model without gradients that spend much of their time entering compiled code.",
-    fires="When that is at least a tenth of a measured call, and the function is one graph: `ortlens.freeze` was tried and works, or the "
-    "evidence says why not; or a fifth of a generation of tokens without graph breaks. As information, unless `slower_call` or "
-    "`heavy_guards` reports it.",
+    fires="At a tenth of a measured call of one graph: `ortlens.freeze` was tried and works, or the evidence says why not; or a fifth of "
+    "a generation of tokens without graph breaks. As information, unless `slower_call` or `heavy_guards` reports it.",
     hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
 )
 def costly_entry(capture: Capture) -> Iterator[Problem]:

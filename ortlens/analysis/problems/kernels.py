@@ -174,9 +174,8 @@ def provider_copies(capture: Capture) -> Iterator[Problem]:
 @rule(
     name="device_idle",
     looks_for="A device that waits for the host between the kernels of a session.",
-    fires="From 25 % of the time between its first and its last kernel, and 10 µs per run, after profile(). Where ONNX Runtime copies "
-    "between devices inside the model, as information: each copy waits, and `provider_copies` has the reason. Not where calls replay a "
-    "CUDA graph.",
+    fires="From 25 % of the time between its first and last kernel, and 10 µs per run, after profile(). As information where ONNX Runtime "
+    "copies between devices inside the model, which `provider_copies` reports. Not where calls replay a CUDA graph.",
     hazard="The host launches kernels more slowly than the device runs them, so a faster device or faster kernels would gain nothing.",
 )
 def device_idle(capture: Capture) -> Iterator[Problem]:

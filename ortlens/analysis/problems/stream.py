@@ -34,29 +34,22 @@ SPLITTING: tuple[Kind, ...] = ("break", "fallback", "nothing_runs", "recompile")
 RECORDED: Mapping[str, str] = {
     "provider_unavailable": "A provider that the options name is not installed.",
     "provider_rules": "In a dry run, what a provider would run is by rules that ONNX Runtime ships; `evidence` has their notes.",
-    "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
-    "A warning where binding takes 50 µs and 10 % of a call.",
+    "layout_copy": "Each call copies an input of 64 KiB or more for its memory layout. A warning where binding takes 50 µs and 10 % of it.",
     "launch_times": "The kernels of a session on a GPU have the times of their launches: torch's profiler did not show the device's.",
-    "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three in a row, the partition, or the sizes of these calls, "
-    "stay in PyTorch.",
-    "uncounted_write": "A frozen weight changed in a way that torch does not count, as through `param.data`; earlier calls may have used "
-    "the previous values.",
+    "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three, the partition or these sizes stay in PyTorch.",
+    "uncounted_write": "A frozen weight changed unseen by torch, as through `param.data`; earlier calls may have used the previous values.",
     "called_in_capture": "PyTorch captured a CUDA graph around a call and computed it: ONNX Runtime would have ended the process there.",
     "cuda_graph_failed": "A CUDA graph of a session could not be captured; the session runs without one.",
-    "session_dropped": "With `dynamic_shapes=False`: a partition met more than 16 combinations of sizes; the least recently used session "
-    "is dropped.",
+    "session_dropped": "With `dynamic_shapes=False`, a partition met more than 16 sets of sizes; the session not used for longest goes.",
     "lowering_failed": "A graph could not be lowered with the backend's decompositions; it was lowered without them.",
     "heavy_guards": "Calls of several graphs are faster with PyTorch's guards skipped, by 200 µs and 25 %. `explain()` measures it where "
     "entering compiled code takes that much; of a single graph 50 %.",
     "compiled_model_bypassed": "A model was compiled, but only its `generate` was called, which calls the uncompiled model.",
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
     "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
-    "profile_cut_short": "The time of `profile` was over before all partitions were profiled; kernels of the others "
-    "are not in the capture.",
-    "call_differs": "`verify` found results, written tensors, gradients, shared memory or random numbers of the compiled function "
-    "that differ from those of the function itself.",
-    "loses_accuracy": "`verify` found a value that ONNX Runtime computes by the right formula, but far less accurately than PyTorch, "
-    "or in TF32.",
+    "profile_cut_short": "The time of `profile` was over before all partitions were profiled; kernels of the others are missing.",
+    "call_differs": "`verify` found other results, written tensors, gradients, shared memory or random numbers than the function's own.",
+    "loses_accuracy": "`verify` found a value that ONNX Runtime computes far less accurately than PyTorch, or in TF32.",
     "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
     "fusion_changes_numbers": "`verify` found an ONNX Runtime rewrite that changes results.",
     "nonfinite_origin": "`verify` found where NaN or Inf first appears.",
