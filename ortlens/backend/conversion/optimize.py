@@ -187,6 +187,16 @@ def _applied(make: Callable[[], ir.passes.PassBase]) -> Callable[[ir.Model], ir.
     return lambda model: make()(model).model
 
 
+def _apply_rewrite_rules(model: ir.Model) -> ir.Model:
+    made = onnxscript.rewriter.RewritePass(rewrite_rules())(model).model
+    # A rule names its new constant as the one that it replaces, which other nodes may read as well: it is no longer the graph's then.
+    for place, value in enumerate(value for node in ir.traversal.RecursiveGraphIterator(made.graph) for value in node.inputs):
+        if value is not None and value.const_value is not None and not (value.producer() or value.is_initializer()):
+            value.name = f"{value.name}:{place}"
+            made.graph.register_initializer(value)
+    return made
+
+
 _INLINED, _LIFTED = (ModelCondition.INLINED,), (ModelCondition.CONSTANTS_LIFTED,)
 _REMOVE_UNUSED_NODES = Pass(
     name="remove_unused_nodes", run=_applied(common_passes.RemoveUnusedNodesPass), ensures=(ModelCondition.NO_UNUSED_NODES,)
@@ -198,7 +208,7 @@ PASSES = (
     _REMOVE_UNUSED_NODES,  # first: no rule needs to look at nodes that are removed later
     Pass(
         name="apply_rewrite_rules",
-        run=_applied(lambda: onnxscript.rewriter.RewritePass(rewrite_rules())),
+        run=_apply_rewrite_rules,
         requires=_INLINED,
         invalidates=(ModelCondition.NO_UNUSED_NODES, ModelCondition.UNIQUE_NAMES),
     ),

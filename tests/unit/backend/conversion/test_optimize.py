@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import onnxscript.optimizer
@@ -72,6 +73,17 @@ def test_numpy_folds_only_what_it_rounds_as_onnx_runtime() -> None:
     with torch.no_grad():
         for ours, theirs in zip(torch.compile(function, backend="ortlens")(torch.ones(1)), function(torch.ones(1)), strict=True):
             torch.testing.assert_close(ours, theirs)
+
+
+def test_a_constant_that_a_rule_replaces_stays_for_those_who_read_it_too() -> None:
+    nodes = "one = Reshape (x, there)  a = Reshape (one, shape)  b = Reshape (y, shape)  two = Reshape (x, there)  c = Reshape (two, shape)"
+    ends = "(float[4, 6] x, float[2, 12] y) => (float[8, 3] a, float[8, 3] b, float[8, 3] c)"
+    constants = "<int64[2] there = {2, 12}, int64[2] shape = {8, 3}>"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> agraph {ends} {constants} {{ {nodes} }}')
+    made = optimize.optimize_model(ir.from_proto(model))
+    assert len(made.graph) < len(model.graph.node)
+    read = [value for node in made.graph for value in node.inputs if value is not None]
+    assert all(value.producer() or value.is_initializer() or value.is_graph_input() for value in read)
 
 
 def test_an_onnxscript_that_lacks_a_rule_applies_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
