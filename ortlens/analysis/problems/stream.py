@@ -37,6 +37,7 @@ RECORDED: Mapping[str, str] = {
     "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
     "A warning where binding takes 50 µs and 10 % of a call.",
     "launch_times": "The kernels of a session on a GPU have the times of their launches: torch's profiler did not show the device's.",
+    "slow_start": "A session that takes 1 s to create takes 70 % of it from a saved optimised model, or its provider's compiled one.",
     "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three in a row, the partition, or the sizes of these calls, "
     "stay in PyTorch.",
     "uncounted_write": "A frozen weight changed in a way that torch does not count, as through `param.data`; earlier calls may have used "
