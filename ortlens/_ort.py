@@ -245,11 +245,11 @@ for each in given["sessions"]:
         clock[:] = [time.time_ns()]
         session = onnxruntime.InferenceSession(each["model"], options, enable_fallback=0, **arguments)
         clock.append(time.time_ns())
+        del session
     except Exception:
         clock.clear()
     print("{_ANSWER}" + json.dumps(clock), file=sys.stderr, flush=True)
 """
-_MAKE_S = 30
 _SETTINGS = ("enable_cpu_mem_arena", "execution_mode", "graph_optimization_level", "intra_op_num_threads", "use_deterministic_compute")
 _ENTRIES = ("session.disable_cpu_ep_fallback", "session.disable_prepacking", "optimization.disable_specified_optimizers")
 """Entries of session options that may change what a provider takes, or how long that is; they cannot be listed."""
@@ -283,22 +283,42 @@ def session_logs(requests: Sequence[SessionRequest], *, severity: int = _WARNING
 
     Another process goes on after a session at which one ended by itself. Sessions that are left after half a minute have no log.
     """
-    if not requests:
-        return []
-    names = {name for request in requests for name, _ in request.providers}
-    known = {device.ep_name: device.ep_metadata.get("library_path") for device in onnxruntime.get_ep_devices()}
-    libraries = {name: path for name, path in known.items() if path and name in names}
     with tempfile.TemporaryDirectory(prefix="ortlens-sessions-", ignore_cleanup_errors=True) as folder:
-        sessions = [_as_data(request, Path(folder), severity) for request in requests]
-        status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions}), _MAKE_S)
+        return _logs_of([_as_data(request, Path(folder), severity) for request in requests])
+
+
+def _logs_of(sessions: Sequence[Mapping[str, Any]], timeout_s: float = 30) -> list[SessionLog]:
+    if not sessions:
+        return []
+    known = {device.ep_name: device.ep_metadata.get("library_path") for device in onnxruntime.get_ep_devices()}
+    libraries = {name: known[name] for each in sessions for name, _ in each["providers"] if known.get(name)}
+    status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions}), timeout_s)
     parts = [part.partition(_ANSWER) for part in output.split(f"\n{_ANSWER}\n")[1:]]
     clocks = [json.loads(rest.partition("\n")[0] or "[]") for _, _, rest in parts]
     logs = [SessionLog(text.splitlines(), "made" if clock else "refused", clock) for (text, _, _), clock in zip(parts, clocks, strict=True)]
     if status == 0 or not logs:
         return logs
-    end = f"took longer than {_MAKE_S} s" if status is None else f"ended its process, with status {status}"
+    end = f"took longer than {timeout_s:.0f} s" if status is None else f"ended its process, with status {status}"
     logs[-1] = SessionLog([*logs[-1].lines, f"making the session {end}"], "ended")
-    return logs + session_logs([] if status is None else requests[len(logs) :], severity=severity)
+    return logs + _logs_of([] if status is None else sessions[len(logs) :], timeout_s)
+
+
+def start_trials(request: SessionRequest, timeout_s: float) -> dict[str, int]:
+    """Make a session as it is, `first` and `again`, from a `saved` optimised model, and from its provider's `compiled` one; return the ns.
+
+    All in one process, as long as none ends it. What does not work, or is left after the time, is left out.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortlens-starts-", ignore_cleanup_errors=True) as folder:
+        plain = _as_data(request, Path(folder), _FATAL)
+        settings, saved, compiled = plain["settings"], f"{folder}/saved.onnx", f"{folder}/compiled.onnx"
+        ways = {"first": plain, "again": plain, "save": plain | {"settings": settings | {"optimized_model_filepath": saved}}}
+        ways["saved"] = plain | {"model": saved, "settings": settings | {"graph_optimization_level": 0}}
+        if {name for name, _ in request.providers} != {CPU}:
+            entries = plain["entries"] | {"ep.context_enable": "1", "ep.context_file_path": compiled}
+            ways |= {"compile": plain | {"entries": entries}, "compiled": plain | {"model": compiled}}
+        return {
+            way: log.clock[-1] - log.clock[0] for way, log in zip(ways, _logs_of([*ways.values()], timeout_s), strict=False) if log.clock
+        }
 
 
 def _as_data(request: SessionRequest, folder: Path, severity: int) -> dict[str, Any]:

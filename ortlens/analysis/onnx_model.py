@@ -195,13 +195,17 @@ def onnx_facts(capture: Capture) -> OnnxFacts | None:
         calls=0 if session is None else session.calls,
         p50_ns=None if session is None else session.p50_ns,
         create_ns=None if session is None else session.create_ns or None,
-        start={} if session is None else _start_of(session),
+        start={} if session is None else start_of(session),
         held_bytes=None if session is None else session.held_bytes,
         threads=None if session is None else session.threads,
         is_watched=facts.get("onnx_model") == "session",
     )
 
 
-def _start_of(session: Session) -> dict[str, int]:
+SLOW_START_NS = 1_000_000_000
+
+
+def start_of(session: Session) -> dict[str, int]:
+    """Return what making a session took, by part, the longest first; empty where it was not divided."""
     parts = {"provider": session.provider_ns, "reading": session.load_ns, "rewriting": session.optimize_ns, "kernels": session.kernels_ns}
     return dict(sorted(((name, ns) for name, ns in parts.items() if ns is not None), key=lambda part: -part[1]))

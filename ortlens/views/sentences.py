@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.answers.overview import explain_calls, graph_rows
 from ortlens.analysis.answers.verdict import is_wholly_compared, numbers_of, ort_share, recompiles_by_role
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
-from ortlens.analysis.onnx_model import onnx_facts
+from ortlens.analysis.onnx_model import SLOW_START_NS, onnx_facts
 from ortlens.analysis.placement import provider_shares, short_name
 from ortlens.analysis.problems.stream import findings_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
@@ -380,10 +380,7 @@ def onnx_answers(capture: Capture) -> Iterator[tuple[str, str]]:
     if facts.create_ns is not None:
         held = f"; {size_from_bytes(facts.held_bytes)} of heap" if facts.held_bytes else ""
         parts = ", ".join(f"{name} {percent(ns / sum(facts.start.values()))}" for name, ns in facts.start.items())
-        yield "Load time", f"{time_from_ns(facts.create_ns)}{held}{f': {parts}' if parts and facts.create_ns >= _SLOW_START_NS else ''}"
-
-
-_SLOW_START_NS = 1_000_000_000
+        yield "Load time", f"{time_from_ns(facts.create_ns)}{held}{f': {parts}' if parts and facts.create_ns >= SLOW_START_NS else ''}"
 
 
 def _model(facts: OnnxFacts) -> str:

@@ -38,6 +38,7 @@ RECORDED: Mapping[str, str] = {
     "launch_times": "The kernels of a session on a GPU have the times of their launches: torch's profiler did not show the device's.",
     "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three, the partition or these sizes stay in PyTorch.",
     "uncounted_write": "A frozen weight changed unseen by torch, as through `param.data`; earlier calls may have used the previous values.",
+    "slow_start": "A session that takes 1 s to create takes 70 % of it from a saved optimised model, or its provider's compiled one.",
     "called_in_capture": "PyTorch captured a CUDA graph around a call and computed it: ONNX Runtime would have ended the process there.",
     "cuda_graph_failed": "A CUDA graph of a session could not be captured; the session runs without one.",
     "session_dropped": "With `dynamic_shapes=False`, a partition met more than 16 sets of sizes; the session not used for longest goes.",

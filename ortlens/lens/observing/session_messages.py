@@ -7,13 +7,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ortlens import _ort
+from ortlens.analysis.onnx_model import SLOW_START_NS, start_of
+from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis.error_text import shortened, without_colours
 from ortlens.trace import records as r
 from ortlens.trace.guard import reported
+from ortlens.units import percent, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ortlens.trace.recorder import Recorder
 
@@ -51,12 +54,20 @@ class SessionMessages:
                     note_messages(self.recorder, session.session_id, messages)
 
     @reported("dividing the time in which sessions are made")
-    def time_starts(self, requests: Iterable[_ort.SessionRequest | None]) -> None:
-        """Record what the time in which sessions were made goes into, of sessions like them."""
+    def time_starts(self, requests: Iterable[_ort.SessionRequest | None], *, try_s: float = 0) -> None:
+        """Record what the time in which sessions were made goes into, of sessions like them, and what shortens it.
+
+        The latter is tried for `try_s` seconds, in which a slow session is made six times: where the user loads the model, and can follow.
+        """
         asked = list({each.model_id: each for each in requests if each is not None}.values())[:_MOST_MODELS]
         for request, log in zip(asked, _ort.session_logs(asked, severity=_INFO), strict=False):
             for session in self._sessions(request):
                 self.recorder.amend(r.Session, session.session_id, **parts_from(log))
+            for session in self._sessions(request):
+                start = start_of(session)
+                if try_s > 0 and start and (session.create_ns or sum(start.values())) >= SLOW_START_NS:
+                    found = slow_start(session.session_id, start, _ort.start_trials(request, min(try_s, 300)))
+                    self.recorder.replace_findings(("slow_start",), found, subject=session.session_id)
 
     def _sessions(self, request: _ort.SessionRequest) -> list[r.Session]:
         return [session for session in self.recorder.records(r.Session) if session.model_id == request.model_id]
@@ -80,6 +91,30 @@ def parts_from(log: _ort.SessionLog) -> dict[str, int]:
     (began, read, end), (created, rewritten, given, planned) = log.clock, (at[stage] + zone_ns for stage in _STAGES)
     parts = {"load_ns": read - began, "provider_ns": created - read + given - rewritten, "kernels_ns": end - planned}
     return {**parts, "optimize_ns": end - began - sum(parts.values())}
+
+
+_WRITE = 'options.add_session_config_entry("ep.context_enable", "1"); options.add_session_config_entry("ep.context_file_path", "ctx.onnx")'
+_REMEDIES = {
+    "compiled": ("its provider's compiled model", _WRITE, "without these entries"),
+    "saved": ("a saved optimised model", 'options.optimized_model_filepath = "saved.onnx"', "at graph_optimization_level ORT_DISABLE_ALL"),
+}
+
+
+def slow_start(session_id: str, start: Mapping[str, int], trials: Mapping[str, int]) -> Iterator[r.Finding]:
+    """Make the finding of a slow start, of its parts and the times of `start_trials`, if a remedy takes at most 0.7 of the time."""
+    as_is = min(trials.get("first", 0), trials.get("again", 0))  # the less of two: the machine may have been busy
+    ways = sorted((trials[way], *words) for way, words in _REMEDIES.items() if way in trials)
+    if not ways or ways[0][0] > 0.7 * as_is:
+        return
+    ns, what, line, how = ways[0]
+    part, share = next((name, percent(ns / sum(start.values()))) for name, ns in start.items())
+    title = f"{session_id} takes {time_from_ns(as_is)} to create ({part} {share}); from {what} {time_from_ns(ns)}"
+    evidence = f"in one process: {', '.join(f'{time_from_ns(ns)} from {what}' for ns, what, *_ in ways)}, {time_from_ns(as_is)} as it is"
+    todo = remedy(f"Write it once: {line}.", f"Then load that file {how}. It is for this kind of machine and version of ONNX Runtime.")
+    hazard = "Every process waits for it before its first result."
+    yield r.Finding(
+        rule="slow_start", severity="warning", subject=session_id, title=title, evidence=evidence, hazard=hazard, measured=True, **todo
+    )
 
 
 def messages_from(log: _ort.SessionLog) -> tuple[str, ...]:

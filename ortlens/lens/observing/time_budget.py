@@ -22,9 +22,13 @@ class TimeBudget:
         self.over = f"the time of {self.budget_s:g} s was over"  # what a result says of what was left out
         self._began = time.perf_counter()
 
+    def left_s(self) -> float:
+        """Return the seconds that are left, below 0 once the limit is passed."""
+        return self.budget_s - (time.perf_counter() - self._began)
+
     def is_over(self) -> bool:
         """Tell whether the limit is reached."""
-        return time.perf_counter() - self._began > self.budget_s
+        return self.left_s() < 0
 
 
 MOST = 20

@@ -77,3 +77,18 @@ def test_the_parts_of_a_start_add_up_whatever_the_time_zone_of_the_log() -> None
     parts = {"load_ns": 2, "provider_ns": 1 + 3, "optimize_ns": 3 + 3, "kernels_ns": 8}
     assert parts_from(log) == {name: second * 10**9 for name, second in parts.items()}
     assert parts_from(log._replace(lines=lines[:-1])) == parts_from(log._replace(clock=())) == {}
+
+
+@pytest.mark.parametrize(("size", "fault", "told"), [(30, 0, "saved.onnx"), (30, 1, "ctx.onnx"), (16, 1, "")])
+def test_what_shortens_a_start_is_advised(size: int, fault: int, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Making a session takes as many ns as the name of its file has letters; the provider writes the model as it is."""
+    (path := tmp_path / ("m" * size)).write_bytes(product().SerializeToString())
+    timed = _ort._MAKE_IN_CHILD.replace("time.time_ns())", 'clock[0] + len(each["model"].rpartition("/")[2]))')
+    write = 'any(open(name, "wb").write(open(each["model"], "rb").read()) for key, name in each["entries"].items() if "path" in key)'
+    fails = f"assert not ({fault} and options.optimized_model_filepath); {write}"
+    monkeypatch.setattr(_ort, "_MAKE_IN_CHILD", timed.replace("session =", f"{fails}; session ="))
+    monkeypatch.setattr("ortlens.lens.observing.session_messages.parts_from", lambda _: {"provider_ns": 1})
+    (recorder := Recorder()).add(r.Session(session_id="s0", partition_id="p0", model_id="m0", create_ns=10**9))
+    request = _ort.SessionRequest("m0", [("AzureExecutionProvider", {}), (CPU, {})], None, lambda _: (str(path), []))
+    SessionMessages(recorder).time_starts([request], try_s=60)
+    assert [told in finding.mitigation for finding in recorder.records(r.Finding)] == [True] * bool(told)
