@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.analysis.index import grouped
 from ortlens.backend.lowering.buffer_writes import AT_INDICES
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.partitioning.plan import NodeKind, kind_of
@@ -122,12 +123,9 @@ class _ProgramWriter:
         return source_of("program(args)", body)
 
     def _steps(self) -> Iterator[_Statement]:
-        waves: list[list[torch.fx.Node]] = [[] for _ in range(self._plan.partition_count + 1)]
-        for node in self._plan.verdicts:
-            if not self._plan.in_partition(node):
-                waves[self._plan.level[node]].append(node)
-        for index, wave in enumerate(waves):
-            for node in wave:
+        waves = grouped((self._plan.level[node], node) for node in self._plan.verdicts if not self._plan.in_partition(node))
+        for index in range(self._plan.partition_count + 1):
+            for node in waves.get(index, ()):
                 yield _Statement(reads=tuple(node.all_input_nodes), writes=(node,), node=node)
             if index < len(self._runners):
                 partition = self._runners[index].partition
@@ -172,15 +170,9 @@ class _ProgramWriter:
 
     def _last_uses(self, steps: list[_Statement], output: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
         kept = set(output.all_input_nodes)
-        last: dict[torch.fx.Node, int] = {}
-        for index, step in enumerate(steps):
-            for node in (*step.reads, *step.writes):
-                last[node] = index
-        dying: dict[int, list[torch.fx.Node]] = {}
-        for node, index in last.items():
-            if node not in kept and node.op != "get_attr" and node not in self._fixed:
-                dying.setdefault(index, []).append(node)
-        return dying
+        last = {node: index for index, step in enumerate(steps) for node in (*step.reads, *step.writes)}
+        dying = (node for node in last if node not in kept and node.op != "get_attr" and node not in self._fixed)
+        return grouped((last[node], node) for node in dying)
 
     def _name(self, node: torch.fx.Node) -> str:
         return self._names.setdefault(node, f"v{len(self._names)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ortlens import _ort
+from ortlens.analysis.index import grouped
 from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis import node_provenance
 from ortlens.lens.profiling import kernel_origins, profiles
@@ -111,11 +112,7 @@ class ProfilerTwin:
 
 def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
     """Group the counted runs by call."""
-    found: dict[int, list[int]] = {}
-    for group, time in zip(groups, runs_ns, strict=True):
-        if group is not None:
-            found.setdefault(group, []).append(time)
-    return list(found.values())
+    return list(grouped((group, time) for group, time in zip(groups, runs_ns, strict=True) if group is not None).values())
 
 
 def without_weights(path: Path, source: onnx.ModelProto | None) -> onnx.ModelProto | None:
