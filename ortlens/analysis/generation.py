@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key
-from ortlens.analysis.index import nodes_by_graph, once
+from ortlens.analysis.index import nodes_by_graph, once, summed
 from ortlens.analysis.ledger import SteppedCall, StepReading, middle_half
 from ortlens.analysis.timing import graph_times
 from ortlens.trace.records import Step
@@ -91,9 +91,7 @@ def _with_roles(readings: Iterable[StepReading]) -> Iterator[tuple[StepRole, Ste
 
 
 def _times(call: SteppedCall) -> Counter[StepRole]:
-    times: Counter[StepRole] = Counter()
-    for role, reading in _with_roles(call.readings):
-        times[role] += reading.ended_ns - reading.started_ns
+    times = Counter(summed((role, reading.ended_ns - reading.started_ns) for role, reading in _with_roles(call.readings)))
     times["python"] = call.wall_ns - sum(times.values())
     return times
 

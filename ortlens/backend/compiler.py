@@ -207,14 +207,8 @@ def _reporter(recorder: Recorder | None, lowered: LoweredGraph) -> GraphReporter
     if recorder is None:
         return None
     from ortlens.backend.recording.reporter import GraphReporter
+    from ortlens.trace.records import same
 
     with lens_guard(recorder, "recording a graph"):
-        return GraphReporter(
-            recorder,
-            phase=lowered.phase,
-            compile_id=lowered.compile_id,
-            op_count=lowered.op_count,
-            aot_ns=lowered.aot_ns,
-            loading_ns=lowered.loading_ns,
-        )
+        return GraphReporter(recorder, **same(lowered, "phase", "compile_id", "op_count", "aot_ns", "loading_ns"))
     return None

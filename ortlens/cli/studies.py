@@ -119,6 +119,7 @@ def _advice(chosen: OrtBackendOptions, rows: Sequence[Trial]) -> str:
 def _survey(options: argparse.Namespace) -> int:
     from ortlens.studies.cases import cases_from_text
     from ortlens.studies.survey import survey
+    from ortlens.trace.records import same
 
     chosen = backend_options(options)  # beside the options of a file of cases, which --options replaces
     variants = [backend_options(options, pairs) for pairs in options.options] or None
@@ -137,14 +138,8 @@ def _survey(options: argparse.Namespace) -> int:
     frame = survey(
         [dataclasses.replace(case, options=chosen | dict(case.options)) for case in cases],
         client,
-        folder=options.folder,
-        workers=options.workers,
-        time_limit=options.time_limit,
-        memory_limit=options.memory_limit,
-        profile=options.profile,
-        verify=options.verify,
+        **same(options, "folder", "workers", "time_limit", "memory_limit", "profile", "verify", "retry"),
         reports=not options.no_reports,
-        retry=options.retry,
         title=options.title or f"Survey of {Path(options.cases).name}",
         tell=tell,
     )
@@ -211,15 +206,13 @@ def _bisect(options: argparse.Namespace) -> int:
     from ortlens.studies.bisect import Axes, bisect
     from ortlens.studies.bisect_text import write_issue
     from ortlens.studies.environments import default_folder
+    from ortlens.trace.records import same
 
     axes = Axes(
-        onnxruntime=options.onnxruntime,
-        torch=options.torch,
+        **same(options, "onnxruntime", "torch", "providers", "levels"),
         environments=environments,
-        providers=options.providers,
         provider=(options.provider or [("CPU", {})])[0],
         libraries=libraries,
-        levels=options.levels,
         folder=(options.environments or default_folder()).absolute(),
         pip_args=pip_args,
     )
@@ -229,10 +222,8 @@ def _bisect(options: argparse.Namespace) -> int:
             options.input,
             axes,
             folder=Path(folder),
-            seed=options.seed,
             options=chosen,
-            runs=options.runs,
-            seconds=options.seconds,
+            **same(options, "seed", "runs", "seconds"),
         )
         if target is not None:
             print_note(f"Written to {write_issue(result, target.absolute(), shlex.join(['ortlens', *sys.argv[1:]]))}")

@@ -304,7 +304,5 @@ def _values(result: object) -> Iterable[Any]:
 
 
 def _rows_and_positions(values: Iterable[Any]) -> tuple[int, int]:
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.dim() > 1:
-            return value.shape[0], value.shape[1]
-    return 1, 1
+    shapes = (value.shape for value in values if isinstance(value, torch.Tensor) and value.dim() > 1)
+    return next(((shape[0], shape[1]) for shape in shapes), (1, 1))

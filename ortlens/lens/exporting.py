@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens.analysis.index import grouped
 from ortlens.backend.deploy.export import WeightSource, export_graph, takes_numbers
 from ortlens.backend.freeze.arguments import parameter_names
 from ortlens.backend.freeze.exporting import boundary_of_graph, export_program
@@ -99,13 +100,10 @@ def _program_of(target: Any, example: Any, calls: SeenCalls, note: Callable[[Any
 
 def _tied_names(target: object) -> list[frozenset[str]]:
     """Group the names that mean the same weight; only modules and exported programs have names of weights."""
-    groups: dict[int, set[str]] = {}
     named: Iterable[tuple[str, Any]] = ()
     owner = getattr(target, "__self__", target)
     if isinstance(owner, torch.nn.Module):
         named = (*owner.named_parameters(remove_duplicate=False), *owner.named_buffers(remove_duplicate=False))
     elif isinstance(target, torch.export.ExportedProgram):
         named = target.state_dict.items()
-    for name, tensor in named:
-        groups.setdefault(id(tensor), set()).add(name)
-    return [frozenset(names) for names in groups.values()]
+    return [frozenset(names) for names in grouped((id(tensor), name) for name, tensor in named).values()]

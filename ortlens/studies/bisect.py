@@ -18,6 +18,7 @@ import torch
 
 from ortlens._shell import progress
 from ortlens._versions import version_of
+from ortlens.analysis.index import grouped
 from ortlens.analysis.speed import MIN_ROUNDS, median_interval
 from ortlens.errors import UsageError
 from ortlens.job.providers import name_among, text_from_provider
@@ -395,9 +396,7 @@ def _kernels(side: _SettingsSide, cost_ns: float) -> tuple[OperatorKernels, ...]
     """Profile a side, and sum up its kernels by operator, the most expensive first; none where the profile fails."""
     ended = side.ask(bisect_run.profiled, side.models, side.settings)
     rows = [row for answer in ended.value for row in _kernels_in(answer, cost_ns)] if ended.status == "ok" else []
-    groups: dict[tuple[str, str], list[OperatorKernels]] = {}
-    for row in rows:
-        groups.setdefault((row.op_type, row.provider), []).append(row)
+    groups = grouped(((row.op_type, row.provider), row) for row in rows)
     return tuple(sorted(map(_sum, groups.values()), key=lambda row: -row.total_ns))
 
 

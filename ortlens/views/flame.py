@@ -239,10 +239,8 @@ class _Maker:
 
 
 def _by_graph(rows: Iterable[LedgerPart]) -> dict[str, dict[LedgerPartName, int]]:
-    found: defaultdict[str, dict[LedgerPartName, int]] = defaultdict(dict)
-    for row in rows:
-        found[row.graph_id][row.part] = found[row.graph_id].get(row.part, 0) + row.ns
-    return found
+    parts = grouped((row.graph_id, (row.part, row.ns)) for row in rows)
+    return {graph_id: summed(own) for graph_id, own in parts.items()}
 
 
 def _module(modules: dict[str, Frame], path: str) -> Frame:

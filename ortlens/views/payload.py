@@ -261,7 +261,8 @@ def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
     """Pack the values of one column as `enc` and what it needs; a constant is stored once, strings go to `texts`."""
     values = values if set(map(type, values)) <= _PLAIN else [plain(value) for value in values]
     if column.kind != "tuple" and _all_same(values):
-        return _const(values[0] if values else None)
+        value = values[0] if values else None
+        return {"enc": "const", "value": json_float(value) if isinstance(value, float) else bounded(value)}
     pack: Mapping[str, Callable[[list[Any]], Packed]] = {
         "str": lambda found: {"enc": "text", "codes": _ints([_code(texts, value) for value in found])},
         "int": lambda found: {"enc": "ints", "values": _ints(found)},
@@ -275,10 +276,6 @@ def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
 def _all_same(values: list[Any]) -> bool:
     # By identity or by equality within a type: NaN is not itself, and True must not pass for 1.
     return not values or all(value is values[0] or (type(value) is type(values[0]) and value == values[0]) for value in values)
-
-
-def _const(value: Any) -> Packed:  # noqa: ANN401 - a value of any kind
-    return {"enc": "const", "value": json_float(value) if isinstance(value, float) else bounded(value)}
 
 
 def _ints(values: list[Any]) -> list[Any] | Packed:

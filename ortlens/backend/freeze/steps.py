@@ -218,12 +218,8 @@ class FrozenSteps:
     def changed_weights(self) -> tuple[str, ...]:
         """Name the frozen weights that were written to since."""
         names = self.graph.weight_inputs()
-        found: set[str] = set()
-        for runner in self.graph.runners:
-            for weight in runner.weights.frozen:
-                if not weight.is_still(weight.tensor) and weight.name in names:
-                    found.add(names[weight.name][0])
-        return tuple(sorted(found))
+        frozen = (weight for runner in self.graph.runners for weight in runner.weights.frozen if weight.name in names)
+        return tuple(sorted({names[weight.name][0] for weight in frozen if not weight.is_still(weight.tensor)}))
 
     def function(
         self, arguments: Arguments, slow: Callable[[tuple[Any, ...], dict[str, Any]], Any], *, checks_all: bool = True

@@ -17,7 +17,6 @@ program has to run before it as well: eager would not have written. The plan of 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,7 +88,7 @@ def write_in_place(
         if provenance.tensor_bytes(buffer.meta["val"]) < _WORTH_BYTES or value in left:
             continue
         way = _way_to(value, buffer)
-        if way is None or not way.writes or any(node.target in except_for for node in way.nodes):
+        if way is None or not _writes_of(way) or any(node.target in except_for for node in way):
             continue
         readers = _readers(way, buffer, returned, order)
         if readers is None:
@@ -103,12 +102,13 @@ def write_in_place(
     return written
 
 
-def _make_writes(way: _Way, readers: Sequence[tuple[torch.fx.Node, ...]], graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def _make_writes(way: Sequence[torch.fx.Node], readers: Sequence[tuple[torch.fx.Node, ...]], graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Turn the writes of a way into those in place, and drop those of what lies there already; returns the nodes that are left."""
     waiting: tuple[torch.fx.Node, ...] = ()
     made: list[torch.fx.Node] = []
-    lying = {write for write in way.writes if _lies_in_its_part(write)}
-    for write, before in zip(way.writes, readers, strict=True):
+    writes = _writes_of(way)
+    lying = {write for write in writes if _lies_in_its_part(write)}
+    for write, before in zip(writes, readers, strict=True):
         if write in lying:
             waiting = (*waiting, *before)
             for user in write.users:
@@ -120,13 +120,13 @@ def _make_writes(way: _Way, readers: Sequence[tuple[torch.fx.Node, ...]], graph:
         write.meta[_READ_BEFORE] = (*waiting, *before)
         waiting = ()
         made.append(write)
-    return [node for node in way.nodes if node not in lying]
+    return [node for node in way if node not in lying]
 
 
-def _views_read(way: _Way, buffer: torch.fx.Node) -> list[str]:
+def _views_read(way: Sequence[torch.fx.Node], buffer: torch.fx.Node) -> list[str]:
     """List the views of a buffer, before or after writes, that a session can read where they lie but would have to copy."""
-    members = set(way.nodes)
-    found = dict.fromkeys(user for node in (buffer, *way.nodes) for user in node.users if user not in members)
+    members = set(way)
+    found = dict.fromkeys(user for node in (buffer, *way) for user in node.users if user not in members)
     return [view.name for view in found if view.target in _PARTS.values() and _is_worth_viewing(view)]
 
 
@@ -220,24 +220,15 @@ def _is_whole(start: Any = None, end: Any = None, step: Any = 1) -> bool:
     return given and (start or 0) == 0 and (end is None or end == torch.iinfo(torch.int64).max) and step == 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """How a buffer becomes its new value.
+def _writes_of(way: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    return [node for node in way if node.target in _in_place_forms()]
 
-    Attributes:
-        nodes: The writes, and the views that they write through, in the order of the graph.
-        writes: The writes among them.
+
+def _way_to(value: Any, buffer: torch.fx.Node) -> list[torch.fx.Node] | None:
+    """Find the way from a buffer to a value that lies where the buffer does: the writes, and the views that they write through, in order.
+
+    None where there is none.
     """
-
-    nodes: list[torch.fx.Node]
-
-    @property
-    def writes(self) -> list[torch.fx.Node]:
-        return [node for node in self.nodes if node.target in _in_place_forms()]
-
-
-def _way_to(value: Any, buffer: torch.fx.Node) -> _Way | None:
-    """Find the way from a buffer to a value that lies where the buffer does; None where there is none."""
     steps: list[list[torch.fx.Node]] = []
     while value is not buffer:
         step = _last_step(value) if isinstance(value, torch.fx.Node) and value.op == "call_function" else None
@@ -245,7 +236,7 @@ def _way_to(value: Any, buffer: torch.fx.Node) -> _Way | None:
             return None
         steps.append(step)
         value = step[-1].args[0] if step[-1].target in _in_place_forms() else step[0].args[0]
-    return _Way(nodes=[node for step in reversed(steps) for node in step])
+    return [node for step in reversed(steps) for node in step]
 
 
 def _last_step(value: torch.fx.Node) -> list[torch.fx.Node] | None:
@@ -319,21 +310,21 @@ def _keeps_type(write: torch.fx.Node) -> bool:
 
 
 def _readers(
-    way: _Way, buffer: torch.fx.Node, returned: Sequence[Any], order: dict[torch.fx.Node, int]
+    way: Sequence[torch.fx.Node], buffer: torch.fx.Node, returned: Sequence[Any], order: dict[torch.fx.Node, int]
 ) -> list[tuple[torch.fx.Node, ...]] | None:
     """Find, for each write, what reads the buffer between the write before and this one.
 
     None where a write would be seen by what must not see it: by a result that shares the memory, by a reader of an earlier value that comes
     later, or by the source of the write.
     """
-    last, members, writes = way.nodes[-1], set(way.nodes), set(way.writes)
-    places = [order[node] for node in way.nodes]
+    last, members, writes = way[-1], set(way), set(_writes_of(way))
+    places = [order[node] for node in way]
     if sum(value is last for value in returned) != 1 or places != sorted(set(places)):
         return None
     strict = _has_fixed_sizes(buffer) and not buffer.meta["val"].is_contiguous()
     readers: list[tuple[torch.fx.Node, ...]] = []
     held = [buffer]  # what lies in the memory now
-    for node in [*way.nodes, None]:
+    for node in [*way, None]:
         if node is not None and node not in writes:
             held.append(node)
             continue

@@ -19,6 +19,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.analysis.index import grouped
 from ortlens.backend.basis.memory_order import needs_restride, with_layout_of
 
 if TYPE_CHECKING:
@@ -229,9 +230,7 @@ def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool, part: bool) -> b
 
 def _sharing_memory(outputs: list[Any], chains: Mapping[int, list[torch.fx.Node]]) -> set[int]:
     """Find outputs that are views of one value: they share a storage, and a write of the user's into one may show in another."""
-    by_base: dict[Any, list[int]] = {}
-    for place, node in enumerate(outputs):
-        by_base.setdefault(chains[place][-1].args[0] if place in chains else node, []).append(place)
+    by_base = grouped((chains[place][-1].args[0] if place in chains else node, place) for place, node in enumerate(outputs))
     groups = (places for places in by_base.values() if len(places) > 1)
     return {place for places in groups for place in places if place in chains}
 

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.analysis.index import grouped
 from ortlens.backend.basis.provenance import layout_text
 from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.lowering.returned_views import writes_argument
@@ -73,11 +74,7 @@ def _note(node: torch.fx.Node) -> str:
 
 def parts_of(graph: torch.fx.Graph) -> Parts:
     """Find what became of each operator that was taken apart, in the order of the graph."""
-    found: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-    for node in graph.nodes:
-        if (call := node.meta.get(_CALL)) is not None and node.op == "call_function":
-            found.setdefault(call, []).append(node)
-    return found
+    return grouped((node.meta[_CALL], node) for node in graph.nodes if _CALL in node.meta and node.op == "call_function")
 
 
 def put_together(graph: torch.fx.Graph, why: Callable[[torch.fx.Node, list[torch.fx.Node]], Any]) -> bool:

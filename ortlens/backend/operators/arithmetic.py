@@ -27,7 +27,7 @@ def add(x: Any, y: Any, alpha: Any = 1) -> Any:
     x, y, _ = basics.alike(x, y)
     if int(x.dtype) == basics.BOOL:
         return op.Or(x, y) if alpha else op.Identity(x)
-    return op.Add(x, _multiple(x, y, alpha))
+    return op.Add(x, basics.scaled(y, alpha, x))
 
 
 @torch_op(_aten.sub.Tensor, _aten.sub.Scalar)
@@ -35,7 +35,7 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> Any:
     if (step := _known_step(x, y, alpha)) is not None:
         return basics.in_float32(op.Sub)(x, step)
     x, y, _ = basics.alike(x, y)
-    return op.Sub(x, _multiple(x, y, alpha))
+    return op.Sub(x, basics.scaled(y, alpha, x))
 
 
 def _known_step(x: Any, y: Any, alpha: Any) -> float | None:
@@ -50,7 +50,7 @@ def _add_of(operator: str) -> Callable[..., Any]:
 
     @basics.in_float32
     def add_of(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
-        return op.Add(x, getattr(op, operator)(_multiple(x, first, value), second))
+        return op.Add(x, getattr(op, operator)(basics.scaled(first, value, x), second))
 
     return add_of
 
@@ -73,12 +73,6 @@ def lerp(x: Any, end: Any, weight: Any) -> Any:
 
 
 _NEARER = 0.5
-
-
-def _multiple(like: Any, x: Any, factor: Any) -> Any:
-    if not basics.is_value(factor) and factor == 1:
-        return x
-    return op.Mul(x, basics.number(like, factor))
 
 
 @torch_op(_aten.isnan.default)

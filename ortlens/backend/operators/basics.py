@@ -80,6 +80,11 @@ def number(like: Any, value: Any) -> Any:
     return dtypes.constant(value if is_float(like) else bool(value) if kind == BOOL else int(value), kind)
 
 
+def scaled(x: Any, factor: Any, like: Any) -> Any:
+    """Multiply a value by a factor of the type of `like`, unless the factor is known to be 1."""
+    return x if not is_value(factor) and factor == 1 else op.Mul(x, number(like, factor))
+
+
 def alike(x: Any, y: Any) -> tuple[Any, Any, Any]:
     """Return two operands, of which one may be a number, in one element type, and a value of that type."""
     like = x if is_value(x) else y

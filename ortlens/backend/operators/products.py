@@ -90,13 +90,13 @@ torch_op(_aten.addmv.default)(lambda x, matrix, vector, beta=1, alpha=1: _sum(x,
 @torch_op(_aten.addr.default)
 def addr(x: Any, first: Any, second: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     """`aten.addr`: an outer product. The kernel rounds each step to 16 bits."""
-    column = basics.rounded_step(_scaled(first, alpha, x), x)
+    column = basics.rounded_step(basics.scaled(first, alpha, x), x)
     outer = basics.rounded_step(
         op.Mul(op.Unsqueeze(column, op.Constant(value_ints=[1])), op.Unsqueeze(second, op.Constant(value_ints=[0]))), x
     )
     if basics.is_value(beta) or beta == 0:
         return _sum(x, outer, beta, 1)
-    return op.Add(basics.rounded_step(_scaled(x, beta, x), x), outer)
+    return op.Add(basics.rounded_step(basics.scaled(x, beta, x), x), outer)
 
 
 def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
@@ -105,12 +105,8 @@ def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
         beta = basics.number(x, beta)
         x = op.Where(op.Equal(beta, basics.number(x, 0)), basics.number(x, 0), x)
     elif beta == 0:
-        return _scaled(product, alpha, x)
-    return op.Add(_scaled(x, beta, x), _scaled(product, alpha, x))
-
-
-def _scaled(value: Any, factor: Any, like: Any) -> Any:
-    return value if not basics.is_value(factor) and factor == 1 else op.Mul(value, basics.number(like, factor))
+        return basics.scaled(product, alpha, x)
+    return op.Add(basics.scaled(x, beta, x), basics.scaled(product, alpha, x))
 
 
 def _fits_float32(factor: Any) -> bool:

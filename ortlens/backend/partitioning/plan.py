@@ -15,6 +15,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.analysis.cut import Dag, cut
+from ortlens.analysis.index import grouped
 from ortlens.backend.basis import provenance
 from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.buffer_writes import read_before, written_before
@@ -113,12 +114,9 @@ def plan_partitions(
 
 def _losing(nodes: list[torch.fx.Node], made: Cut, if_slower: Callable[[list[torch.fx.Node]], Ns | None]) -> dict[torch.fx.Node, Verdict]:
     """Find the nodes of partitions that PyTorch computes faster."""
-    members: list[list[torch.fx.Node]] = [[] for _ in range(made.count)]
-    for node, level, inside in zip(nodes, made.level, made.inside, strict=True):
-        if inside:
-            members[level].append(node)
+    members = grouped((level, node) for node, level, inside in zip(nodes, made.level, made.inside, strict=True) if inside)
     found: dict[torch.fx.Node, Verdict] = {}
-    for partition in members:
+    for partition in members.values():
         times = if_slower([node for node in partition if kind_of(node) is NodeKind.COMPUTE])
         if times is not None:
             found.update((node, _slower(node, times)) for node in partition)
@@ -204,11 +202,8 @@ class GraphPartition:
 
 def split(plan: Plan, owner: torch.nn.Module) -> list[GraphPartition]:
     """Extract the partitions of a plan from their graph, which is not changed, in the order of execution."""
-    members: list[list[torch.fx.Node]] = [[] for _ in range(plan.partition_count)]
-    for node in plan.verdicts:
-        if plan.in_partition(node):
-            members[plan.level[node]].append(node)
-    return [_cut(plan, owner, index, nodes) for index, nodes in enumerate(members)]
+    members = grouped((plan.level[node], node) for node in plan.verdicts if plan.in_partition(node))
+    return [_cut(plan, owner, index, members[index]) for index in range(plan.partition_count)]
 
 
 def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.Node]) -> GraphPartition:

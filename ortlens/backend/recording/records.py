@@ -69,9 +69,7 @@ def node_record(  # noqa: PLR0913 - ids and facts, each a column
         inputs=_read_by(node),
         module=module.path,
         module_type=module.type,
-        file=line.file,
-        line=line.line,
-        source=line.source,
+        **line._asdict(),
         dtype=provenance.dtype_text(value),
         shape=provenance.shape_text(value),
         partition_id=partition_id,
@@ -130,9 +128,7 @@ def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.F
         reason=verdict.reason or "",
         cause=verdict.cause,
         exception=verdict.exception,
-        file=line.file,
-        line=line.line,
-        source=line.source,
+        **line._asdict(),
     )
 
 
@@ -188,8 +184,7 @@ def partition_record(identity: Identity, runner: PartitionRunner) -> r.Partition
     """Make the record of a partition; weights count as `weight_bytes`, not as `input_bytes`."""
     partition, weights = runner.partition, runner.factory.weight_nodes()
     return r.Partition(
-        partition_id=identity.partition_id,
-        graph_id=identity.graph_id,
+        **r.same(identity, "partition_id", "graph_id", "model_id"),
         node_count=sum(1 for node in partition.nodes if kind_of(node) is NodeKind.COMPUTE),
         input_count=len(partition.inputs),
         output_count=len(partition.outputs),
@@ -197,15 +192,13 @@ def partition_record(identity: Identity, runner: PartitionRunner) -> r.Partition
         output_bytes=sum(_bytes_of(node) for node in partition.outputs),
         weight_bytes=sum(_bytes_of(node) for node in weights),
         flops=sum(provenance.node_flops(node) for node in partition.nodes),
-        model_id=identity.model_id,
     )
 
 
 def model_record(identity: Identity, path: str, runner: PartitionRunner, data: bytes) -> r.Model:
     """Make the record of a partition's ONNX model; `path` is its place in a saved capture."""
     return r.Model(
-        model_id=identity.model_id,
-        partition_id=identity.partition_id,
+        **r.same(identity, "model_id", "partition_id"),
         path=path,
         **node_provenance.structure_of(runner.model),
         initializer_bytes=embedded_bytes(runner.model),
@@ -229,16 +222,10 @@ def session_record(session_id: str, identity: Identity, runner: PartitionRunner,
     """Make the record of a session; `change` says what ended the one before."""
     return r.Session(
         session_id=session_id,
-        partition_id=identity.partition_id,
-        model_id=identity.model_id,
-        providers=info.providers,
+        **r.same(identity, "partition_id", "model_id"),
+        **r.same(info, "providers", "create_ns", "held_bytes", "cause", "copied_bytes", "shareable_bytes"),
         input_signature=signature_text(info, runner.partition),
-        create_ns=info.create_ns,
-        held_bytes=info.held_bytes,
-        cause=info.cause,
         frozen_bytes=frozen_bytes(info),
-        copied_bytes=info.copied_bytes,
-        shareable_bytes=info.shareable_bytes,
         integer_bytes=sum(weight.integer_bytes for weight in info.frozen),
         table_bytes=runner.weights.table_bytes,
         threads=info.threads.count,
@@ -263,8 +250,7 @@ def _layout_copy(partition_id: str, node: torch.fx.Node) -> r.Finding:
         subject=f"{partition_id}:{node.name}",
         severity="info",
         title=f"{partition_id} copies its input {node.name} in every call: {_bytes_of(node):,} bytes",
-        file=line.file,
-        line=line.line,
+        **r.same(line, "file", "line"),
         evidence=f"shape {provenance.shape_text(value)}, strides {tuple(value.stride())}; the copy is part of bind_ns",
         hazard="ONNX Runtime accepts dense tensors only; the copy costs about as much as reading and writing the tensor.",
         mitigation="Pass a contiguous tensor, or make it contiguous once where it is created.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from ortlens.analysis.index import grouped
 from ortlens.backend.basis.node_provenance import captured, used_nodes
 
 if TYPE_CHECKING:
@@ -36,11 +37,7 @@ class GraphView:
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
         """The nodes that read each value that is read, in order; one that reads it twice comes twice."""
-        found: dict[str, list[onnx.NodeProto]] = {}
-        for node in self.nodes:
-            for name in (*node.input, *captured(node)):
-                found.setdefault(name, []).append(node)
-        return found
+        return grouped((name, node) for node in self.nodes for name in (*node.input, *captured(node)))
 
     @cached_property
     def captured(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.analysis.index import grouped
 from ortlens.backend.lowering.buffer_writes import AT_INDICES
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.partitioning.plan import NodeKind, kind_of
@@ -77,36 +78,31 @@ class _Statement:
     partition: int = -1
 
 
+@dataclass
 class _ProgramWriter:
-    def __init__(  # noqa: PLR0913, PLR0917 - those of `make_program`
-        self,
-        plan: Plan,
-        owner: torch.nn.Module,
-        runners: Sequence[Runs],
-        log: EagerLog | None,
-        fixed: Mapping[torch.fx.Node, Any],
-        elsewhere: tuple[str, Callable[[list[Any]], list[Any]]] | None,
-    ) -> None:
-        self._fixed = fixed
-        self._plan = plan
-        self._owner = owner
-        self._runners = runners
-        self._slots = {} if log is None else {name: slot for slot, name in enumerate(log.nodes)}
+    plan: Plan
+    owner: torch.nn.Module
+    runners: Sequence[Runs]
+    log: EagerLog | None
+    fixed: Mapping[torch.fx.Node, Any]
+    elsewhere: tuple[str, Callable[[list[Any]], list[Any]]] | None
+
+    def __post_init__(self) -> None:
+        self._slots = {} if self.log is None else {name: slot for slot, name in enumerate(self.log.nodes)}
         self._names: dict[torch.fx.Node, str] = {}
-        self._emitter = Emitter(**{f"p{i}": runner for i, runner in enumerate(runners)})
+        self._emitter = Emitter(**{f"p{i}": runner for i, runner in enumerate(self.runners)})
         self.scope = self._emitter.scope
-        self._elsewhere = None if elsewhere is None else elsewhere[0]
-        if elsewhere is not None:
-            self.scope |= {**_torch.interpreter_scope(), "elsewhere": elsewhere[1]}
-        if log is not None:
-            self.scope.update(clock=time.perf_counter_ns, calls=log.calls, total=log.total_ns)
+        if self.elsewhere is not None:
+            self.scope |= {**_torch.interpreter_scope(), "elsewhere": self.elsewhere[1]}
+        if self.log is not None:
+            self.scope.update(clock=time.perf_counter_ns, calls=self.log.calls, total=self.log.total_ns)
 
     def source(self) -> str:
-        graph = self._plan.graph
-        placeholders = [node for node in graph.nodes if node.op == "placeholder" and node not in self._fixed]
+        graph = self.plan.graph
+        placeholders = [node for node in graph.nodes if node.op == "placeholder" and node not in self.fixed]
         (output,) = (node for node in graph.nodes if node.op == "output")
         steps = self._needed(list(self._steps()), output)
-        body: list[Any] = [] if self._elsewhere is None else [f"if {self._elsewhere}: return elsewhere(args)"]
+        body: list[Any] = [] if self.elsewhere is None else [f"if {self.elsewhere[0]}: return elsewhere(args)"]
         body += [f"{listed(map(self._name, placeholders))} = args"] if placeholders else []
         body.append("args.clear()")
         last_use = self._last_uses(steps, output)
@@ -122,24 +118,21 @@ class _ProgramWriter:
         return source_of("program(args)", body)
 
     def _steps(self) -> Iterator[_Statement]:
-        waves: list[list[torch.fx.Node]] = [[] for _ in range(self._plan.partition_count + 1)]
-        for node in self._plan.verdicts:
-            if not self._plan.in_partition(node):
-                waves[self._plan.level[node]].append(node)
-        for index, wave in enumerate(waves):
-            for node in wave:
+        waves = grouped((self.plan.level[node], node) for node in self.plan.verdicts if not self.plan.in_partition(node))
+        for index in range(self.plan.partition_count + 1):
+            for node in waves.get(index, ()):
                 yield _Statement(reads=tuple(node.all_input_nodes), writes=(node,), node=node)
-            if index < len(self._runners):
-                partition = self._runners[index].partition
+            if index < len(self.runners):
+                partition = self.runners[index].partition
                 yield _Statement(reads=partition.inputs, writes=partition.outputs, partition=index)
 
     def _early_draws(self, steps: list[_Statement]) -> dict[int, tuple[torch.fx.Node, ...]]:
         """Find for each step with checks the first draw from each generator that comes after one of them in the program, but has run."""
-        order = {node: place for place, node in enumerate(self._plan.graph.nodes)}
+        order = {node: place for place, node in enumerate(self.plan.graph.nodes)}
         found: dict[int, tuple[torch.fx.Node, ...]] = {}
         drawn: list[torch.fx.Node] = []
         for index, step in enumerate(steps):
-            nodes = (step.node,) if step.node is not None else self._runners[step.partition].partition.nodes
+            nodes = (step.node,) if step.node is not None else self.runners[step.partition].partition.nodes
             checks = [order[node] for node in nodes if may_raise(node)] if drawn else []
             later = [node for node in drawn if checks and order[node] > min(checks)]
             if later:
@@ -164,7 +157,7 @@ class _ProgramWriter:
         wanted = set(output.all_input_nodes)
         kept = []
         for step in reversed(steps):
-            droppable = step.node is not None and step.node in self._plan.hoisted_sizes
+            droppable = step.node is not None and step.node in self.plan.hoisted_sizes
             if not droppable or wanted.intersection(step.writes):
                 wanted.update(step.reads)
                 kept.append(step)
@@ -172,15 +165,9 @@ class _ProgramWriter:
 
     def _last_uses(self, steps: list[_Statement], output: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
         kept = set(output.all_input_nodes)
-        last: dict[torch.fx.Node, int] = {}
-        for index, step in enumerate(steps):
-            for node in (*step.reads, *step.writes):
-                last[node] = index
-        dying: dict[int, list[torch.fx.Node]] = {}
-        for node, index in last.items():
-            if node not in kept and node.op != "get_attr" and node not in self._fixed:
-                dying.setdefault(index, []).append(node)
-        return dying
+        last = {node: index for index, step in enumerate(steps) for node in (*step.reads, *step.writes)}
+        dying = (node for node in last if node not in kept and node.op != "get_attr" and node not in self.fixed)
+        return grouped((last[node], node) for node in dying)
 
     def _name(self, node: torch.fx.Node) -> str:
         return self._names.setdefault(node, f"v{len(self._names)}")
@@ -189,7 +176,7 @@ class _ProgramWriter:
         node = step.node
         if node is None:
             results = listed(map(self._name, step.writes))
-            args = ", ".join(self._render(read) for read in step.reads if read not in self._fixed)
+            args = ", ".join(self._render(read) for read in step.reads if read not in self.fixed)
             return [f"{results} = p{step.partition}.run({args})"]
         line = f"{self._name(node)} = {self._call(node)}"
         slot = self._slots.get(node.name)
@@ -205,8 +192,8 @@ class _ProgramWriter:
         source = next(iter(node.args), None)
         if node.target not in _IN_PLACE or not isinstance(source, torch.fx.Node) or source.target is not torch.ops.aten.full.default:
             return _FASTER.get(node.target) or _behind_prim(node.target)
-        alone = len(source.users) == 1 and source not in node.args[1:] and source not in self._fixed
-        return _IN_PLACE[node.target] if alone and not self._plan.in_partition(source) else node.target
+        alone = len(source.users) == 1 and source not in node.args[1:] and source not in self.fixed
+        return _IN_PLACE[node.target] if alone and not self.plan.in_partition(source) else node.target
 
     def _render(self, value: Any) -> str:
         if isinstance(value, torch.fx.Node):
@@ -223,9 +210,9 @@ class _ProgramWriter:
         return self._emitter.constant(value)
 
     def _rendered_node(self, node: torch.fx.Node) -> str:
-        if node in self._fixed:
-            return self._emitter.constant(self._fixed[node])
-        return self._emitter.constant(operator.attrgetter(str(node.target))(self._owner)) if node.op == "get_attr" else self._name(node)
+        if node in self.fixed:
+            return self._emitter.constant(self.fixed[node])
+        return self._emitter.constant(operator.attrgetter(str(node.target))(self.owner)) if node.op == "get_attr" else self._name(node)
 
 
 _FASTER: Mapping[Any, Callable[..., Any]] = {

@@ -26,6 +26,7 @@ from ortlens import _torch
 from ortlens._process import CoreWatch
 from ortlens.analysis.coverage import is_backward_of
 from ortlens.analysis.generation import steps_of
+from ortlens.analysis.index import summed
 from ortlens.analysis.ledger import (
     CallTrace,
     GraphVisit,
@@ -349,9 +350,6 @@ class _TimedCall:
     def trace(self) -> CallTrace:
         """Put the readings into the form that `analysis.ledger` takes."""
         stays = sorted(self.stays, key=lambda stay: stay[1])
-        eager: defaultdict[str, int] = defaultdict(int)
-        for (graph_id, _), ns in self.eager_ns.items():
-            eager[graph_id] += ns
         return CallTrace(
             started_ns=self.started,
             ended_ns=self.ended,
@@ -360,7 +358,7 @@ class _TimedCall:
                 graph_id: SessionTime(bind_ns=bind, run_ns=run, output_ns=output, foreign_ns=foreign)
                 for graph_id, (bind, run, output, foreign) in self.sessions.items()
             },
-            eager_ns=eager,
+            eager_ns=summed((graph_id, ns) for (graph_id, _), ns in self.eager_ns.items()),
             heard=self.heard,
             steps=self.steps,
             waited_ns=self.waited_ns,

@@ -15,6 +15,7 @@ import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.index import grouped
 from ortlens.backend.basis import node_provenance
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def origins(
     if after is None:
         return {name: _origin_by_name(name, op_type, named, places) for name, op_type in kernels.items()}
     after, found_by_order = _with_names(after, kernels)
-    by_name: dict[str, list[Origin]] = {}
-    for origin in _GraphPair(before.graph, after.graph, places, named).walk():
-        by_name.setdefault(origin.kernel, []).append(origin)
+    by_name = grouped((origin.kernel, origin) for origin in _GraphPair(before.graph, after.graph, places, named).walk())
     nameless = by_name.pop("", [])
     found = {
         name: _agreed(name, op_type, by_name.get(name) or [origin for origin in nameless if name.startswith(f"{origin.op_type}_")])
@@ -141,16 +140,14 @@ class _GraphPair:
     everywhere: Mapping[str, onnx.NodeProto]
     makers: dict[str, onnx.NodeProto] = field(init=False)
     makers_now: dict[str, onnx.NodeProto] = field(init=False)
-    readers_now: dict[str, list[onnx.NodeProto]] = field(default_factory=dict)
+    readers_now: dict[str, list[onnx.NodeProto]] = field(init=False)
     stands_for: dict[str, str] = field(default_factory=dict)
     anchors: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.makers = {value: node for node in self.before.node for value in node.output if value}
         self.makers_now = {value: node for node in self.after.node for value in node.output if value}
-        for node in self.after.node:
-            for value in node.input:
-                self.readers_now.setdefault(value, []).append(node)
+        self.readers_now = grouped((value, node) for node in self.after.node for value in node.input)
 
     def walk(self) -> Iterator[Origin]:
         nodes = list(self.after.node)

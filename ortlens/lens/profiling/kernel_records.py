@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ortlens import _ort
+from ortlens.analysis.index import grouped
 from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis import node_provenance
 from ortlens.lens.profiling import kernel_origins, profiles
@@ -111,11 +112,7 @@ class ProfilerTwin:
 
 def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
     """Group the counted runs by call."""
-    found: dict[int, list[int]] = {}
-    for group, time in zip(groups, runs_ns, strict=True):
-        if group is not None:
-            found.setdefault(group, []).append(time)
-    return list(found.values())
+    return list(grouped((group, time) for group, time in zip(groups, runs_ns, strict=True) if group is not None).values())
 
 
 def without_weights(path: Path, source: onnx.ModelProto | None) -> onnx.ModelProto | None:
@@ -216,15 +213,13 @@ def _kernels(profiled: ProfiledSession, read: profiles.Profile, cost_ns: float) 
             r.Kernel(
                 session_id=profiled.session_id,
                 kernel=kernel.name,
-                op_type=kernel.op_type,
                 provider=kernel.provider or assigned.get(kernel.name, ""),
-                calls=kernel.calls,
                 total_ns=own_ns,
                 mean_ns=round(own_ns / kernel.calls),
                 low_ns=_scaled(kernel.low_ns, kernel, own_ns),
                 high_ns=_scaled(kernel.high_ns, kernel, own_ns),
                 share=own_ns / total_ns if total_ns else None,
-                bytes=kernel.bytes,
+                **same(kernel, "op_type", "calls", "bytes"),
                 **same(origin, "node", "nodes", "onnx_nodes", "onnx_ops"),
                 **({} if place is None else same(place, "module", "file", "line")),
                 confidence="inferred" if origin.candidates and place is not None else origin.confidence,

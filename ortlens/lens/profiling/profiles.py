@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ortlens.analysis.index import grouped
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
@@ -134,10 +135,7 @@ class _Reader:
     def __init__(self, starts: Sequence[int], groups: Sequence[int | None]) -> None:
         self._starts = starts
         self._groups = groups
-        self._runs_of: dict[int, list[int]] = defaultdict(list)
-        for run, group in enumerate(groups):
-            if group is not None:
-                self._runs_of[group].append(run)
+        self._runs_of = grouped((group, run) for run, group in enumerate(groups) if group is not None)
         self._micros: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self._times: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self._calls: dict[str, int] = defaultdict(int)

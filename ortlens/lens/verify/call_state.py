@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ortlens import _torch
+from ortlens.analysis.index import grouped
 from ortlens.backend.basis.memory_order import block_of, tensors_overlap
 from ortlens.backend.freeze.arguments import named_arguments, parameters_source
 
@@ -350,9 +351,7 @@ def _span(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _results(tensors: Mapping[str, torch.Tensor], state: CallState) -> dict[str, Part]:
-    by_memory: dict[int, list[tuple[str, torch.Tensor]]] = {}
-    for name, tensor in state.tensors.items():
-        by_memory.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
+    by_memory = grouped((tensor.untyped_storage().data_ptr(), (name, tensor)) for name, tensor in state.tensors.items())
     made = {}
     for name, tensor in tensors.items():
         if name.startswith("grad of "):

@@ -194,8 +194,7 @@ def finding_of_value(suspect: ValueVerdict, cause: Culprit, node: torch.fx.Node,
         subject=cause.node,
         severity="error",
         title=f"{_what(cause, node)}{_distance(suspect, cause)}",
-        file=row.file,
-        line=row.line,
+        **r.same(row, "file", "line"),
         evidence=f"{cause.text}. {figures}; closer to fp64: {row.closer_to_fp64 or 'unknown'}",
         hazard="Rounding errors add up in ONNX Runtime far more than in PyTorch; they grow with the number of elements."
         if cause.kind == "accuracy"
@@ -276,8 +275,7 @@ def finding_of_origin(origin: NonfiniteOrigin, partition_id: str) -> r.Finding:
         subject=row.node,
         severity="warning",
         title=f"{origin.kind} comes from {row.node} ({origin.node.target})",
-        file=row.file,
-        line=row.line,
+        **r.same(row, "file", "line"),
         evidence=f"{row.node} {origin.note}; it reaches an output of {partition_id}.",
         hazard="NaN and infinities spread to all values that are computed from them.",
         mitigation="Scale the values down before this line, or compute it in bfloat16 or float32, which have a larger range."
@@ -301,8 +299,7 @@ def finding_of_call(wrong: Sequence[ValueVerdict], cause: str, inside: r.Numeric
         severity="error",
         title=f"{prefix}{row.node} differs from PyTorch's: {difference_words(wrong[0])}"
         + (f", and {counted(others, 'other part')} of the call" if others else ""),
-        file=row.file if inside is None or inside.file is None else inside.file,
-        line=row.line if inside is None or inside.file is None else inside.line,
+        **r.same(row if inside is None or inside.file is None else inside, "file", "line"),
         evidence=f"{parts}. {where}.",
         hazard="The compiled function gives other results than the function itself.",
         **_CALL_MITIGATIONS[cause if inside is None else "inside"],

@@ -287,21 +287,16 @@ class ValueVerdict:
         file, line = self.place_in_code if self.line_of is None else provenance.user_line(self.line_of)[:2]
         return r.Numeric(
             partition_id=partition_id,
-            node=self.node,
-            scope=self.scope,
-            onnx_value=self.onnx_value,
+            **r.same(self, "node", "scope", "onnx_value", "ok", "nonfinite", "left_out"),
             max_abs=None if found is None else _finite(found.max_abs),
             max_rel=None if found is None else _finite(found.max_rel),
-            ok=self.ok,
             **({} if passed is None else r.same(passed, "atol", "rtol")),
             closer_to_fp64=None if found is None else found.closer(),
-            nonfinite=self.nonfinite,
             file=file,
             line=line,
             note="; ".join(filter(None, (self.open_because and f"no verdict: {self.open_because}", self.text))),
             why="" if self.ok is not None else self.open_because or self.note,
             is_undecided=bool(self.open_because),
-            left_out=self.left_out,
         )
 
 
