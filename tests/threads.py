@@ -5,12 +5,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Have torch compute with a number of threads."""
+    import torch  # which not everybody who runs threads needs
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

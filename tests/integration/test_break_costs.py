@@ -12,6 +12,7 @@ from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import costliest_breaks
 from ortlens.lens.observing import listener
+from tests.integration.test_lens import broken
 
 # Measures what breaks cost.
 pytestmark = [pytest.mark.serial, pytest.mark.timed]
@@ -78,11 +79,6 @@ def test_a_loop_that_pytorch_gives_up_is_priced_by_the_gaps() -> None:
 
 
 def test_a_plain_lens_has_no_prices_until_it_measures() -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        torch._dynamo.graph_break()
-        return x.cos()
-
     lens = Lens()
     fast = torch.compile(broken, backend=lens)
     fast(X)

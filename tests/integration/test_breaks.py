@@ -301,21 +301,10 @@ def test_where_nothing_is_compiled_the_summary_says_how_to_clear_that() -> None:
         lens.profile()
 
 
-SMALL = torch.linspace(0.1, 1, 4)
-
-
 def inner(x: torch.Tensor) -> torch.Tensor:
     x = x.sin()
     torch._dynamo.graph_break()
     return x.cos()
-
-
-def middle(x: torch.Tensor) -> torch.Tensor:
-    return inner(x + 1) * 2
-
-
-def three_deep(x: torch.Tensor) -> torch.Tensor:
-    return middle(x.exp()).sin()
 
 
 def in_loop(x: torch.Tensor) -> torch.Tensor:
@@ -336,18 +325,8 @@ def two_in_one(x: torch.Tensor) -> torch.Tensor:
     return broken_twice(x.exp()) + 1
 
 
-def called_twice(x: torch.Tensor) -> torch.Tensor:
-    return inner(inner(x.exp())) + 1
-
-
-def choosing(x: torch.Tensor) -> torch.Tensor:
-    if x.sum() > 0:
-        return x.cos()
-    return x.sin()
-
-
 def on_data(x: torch.Tensor) -> torch.Tensor:
-    return choosing(x.exp()) * 2
+    return branches(x.exp()) * 2
 
 
 def weighed(x: torch.Tensor) -> torch.Tensor:
@@ -371,7 +350,7 @@ def in_list(x: torch.Tensor) -> torch.Tensor:
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 4)
+        self.linear = nn.Linear(5, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.linear(x)
@@ -382,7 +361,7 @@ class Layer(nn.Module):
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = Layer(), nn.Linear(4, 4)
+        self.first, self.second = Layer(), nn.Linear(5, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.second(self.first(x))
@@ -391,16 +370,16 @@ class Model(nn.Module):
 
 BREAK = "torch._dynamo.graph_break()"
 PROGRAMS: dict[str, tuple[Callable[..., Any], str, str]] = {
-    "three_deep": (three_deep, "inner", BREAK),
+    "three_deep": (outermost, "innermost", f"{BREAK}  # three calls deep"),
     "in_loop": (in_loop, "inner", BREAK),
     "two_in_one": (two_in_one, "broken_twice", BREAK),
-    "called_twice": (called_twice, "inner", BREAK),
-    "on_data": (on_data, "choosing", "if x.sum() > 0:"),
+    "called_twice": (calls_it_twice, "helper", f"{BREAK}  # called twice"),
+    "on_data": (on_data, "branches", "if y.sum() > 0:  # branch on data"),
     "by_number": (by_number, "weighed", "return x * x.mean().item()"),
     "in_context": (in_context, "inner", BREAK),
     "in_list": (in_list, "inner", BREAK),
     "submodule": (Model(), "forward", BREAK),
-    "sequential": (nn.Sequential(Layer(), nn.Linear(4, 4), Layer()), "forward", BREAK),
+    "sequential": (nn.Sequential(Layer(), nn.Linear(5, 5), Layer()), "forward", BREAK),
 }
 
 
@@ -410,12 +389,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], str, str]] = {
 )
 def test_graphs_and_breaks_are_those_of_pytorch_and_the_line_is_that_of_the_inner_function(name: str, is_nested: bool) -> None:  # noqa: FBT001
     target, function, source = PROGRAMS[name]
-    torch._dynamo.reset()
     with torch.no_grad(), torch._dynamo.config.patch(nested_graph_breaks=is_nested):
-        theirs = torch._dynamo.explain(target)(SMALL)
+        theirs = torch._dynamo.explain(target)(X)
         torch._dynamo.reset()
-        lens = ortlens.explain(target, calls=3)(SMALL)
-    torch.testing.assert_close(lens.result, target(SMALL), rtol=1e-4, atol=1e-4)
+        lens = ortlens.explain(target, calls=3)(X)
+    torch.testing.assert_close(lens.result, target(X), rtol=1e-4, atol=1e-4)
     capture = lens.captured()
     assert (len(lens.graphs), int(lens.breaks.occurrences.sum())) == (theirs.graph_count, theirs.graph_break_count)
     assert {(item.function, item.source, item.file) for item in capture.breaks} == {(function, source, __file__)}

@@ -4,7 +4,6 @@ import json
 import pathlib
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -185,7 +184,6 @@ def test_models_with_functions_of_the_users_are_not_kept(tmp_path: pathlib.Path)
         return opset18.Mul(x, opset18.Constant(value_float=2.0))
 
     options: dict[str, Any] = {"cache_dir": tmp_path, "custom_translation_table": {torch.ops.aten.sin.default: doubled}}
-    torch.compiler.reset()
     fast = torch.compile(torch.sin, backend="ortlens", options=options)
     x = torch.rand(4)
     assert_same(fast(x), x * 2)
@@ -222,13 +220,14 @@ print(json.dumps(sorted(sys.modules)))
 
 
 @pytest.mark.slow
-def test_a_process_that_finds_its_graph_imports_nothing_that_converts(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_finds_its_graph_imports_nothing_that_converts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, run_python: Callable[..., str]
+) -> None:
     ortlens.OrtBackend.clear_cached_instances()
     monkeypatch.setattr(sys, "argv", ["", str(tmp_path)])
     exec(PROGRAM, {})  # noqa: S102 - what the process runs, here first
     assert set(sys.modules) >= FOR_CONVERTING
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert not FOR_CONVERTING & set(json.loads(done.stdout.splitlines()[-1]))
+    assert not FOR_CONVERTING & set(json.loads(run_python(PROGRAM, str(tmp_path)).splitlines()[-1]))
 
 
 FOR_CONVERTING = {

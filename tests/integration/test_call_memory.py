@@ -1,7 +1,7 @@
 """What a call holds for its activations, as compiled and as it is, and that it gives back what a large call took."""
 
-import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -97,13 +97,9 @@ with torch.no_grad():
 LARGE = 48  # MiB; an activation has 64
 
 
-def kept(way: str, columns: int, calls: str) -> list[bool]:
+def kept(said: str) -> list[bool]:
     """Tell after which calls much memory is kept."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(columns=columns, calls=calls), way], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return [int(line) > LARGE for line in done.stdout.split()]
+    return [int(line) > LARGE for line in said.split()]
 
 
 reads_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -111,12 +107,12 @@ reads_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 @reads_proc
 @pytest.mark.parametrize(("way", "columns"), [("compiled", 512), ("frozen", 512), ("loaded", 4)])
-def test_the_memory_of_a_large_call_is_given_back(way: str, columns: int) -> None:
-    first, second = kept(way, columns, "(many, many)")
+def test_the_memory_of_a_large_call_is_given_back(way: str, columns: int, run_python: Callable[..., str]) -> None:
+    first, second = kept(run_python(PROGRAM.format(columns=columns, calls="(many, many)"), way))
     assert not second
     assert way == "loaded" or not first  # a result that is alive while a loaded model runs may keep its region until the next run
 
 
 @reads_proc
-def test_that_of_a_size_that_comes_again_and_again_is_kept_until_a_small_call() -> None:
-    assert kept("compiled", 4, "(*(many,) * 6, few)") == [False] * 4 + [True, True, False]
+def test_that_of_a_size_that_comes_again_and_again_is_kept_until_a_small_call(run_python: Callable[..., str]) -> None:
+    assert kept(run_python(PROGRAM.format(columns=4, calls="(*(many,) * 6, few)"), "compiled")) == [False] * 4 + [True, True, False]

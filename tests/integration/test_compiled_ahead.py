@@ -167,11 +167,8 @@ print("onnxscript" in sys.modules)
 
 
 @pytest.mark.slow
-def test_artifacts_of_torch_carry_converted_models(tmp_path: Path) -> None:
-    said = []
-    for what in ("save", "load"):
-        command = [sys.executable, "-c", ARTIFACTS, what, str(tmp_path / what), str(tmp_path / "artifacts")]
-        said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+def test_artifacts_of_torch_carry_converted_models(tmp_path: Path, run_python: Callable[..., str]) -> None:
+    said = [run_python(ARTIFACTS, what, str(tmp_path / what), str(tmp_path / "artifacts")).strip() for what in ("save", "load")]
     assert said == ["True", "False"]
 
 

@@ -2,7 +2,7 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.export import export
 
 import ortlens
-from ortlens import Lens, OrtBackend
+from ortlens import Lens
 from ortlens.backend.basis import options
 
 
@@ -37,6 +37,7 @@ affine.register_autograd(
 )
 halves.register_fake(lambda x: (x.new_empty(x.shape[0] // 2), x.new_empty(x.shape[0] - x.shape[0] // 2)))
 
+pytestmark = pytest.mark.usefixtures("own_instances")
 AFFINE, HALVES = torch.ops.ortlens_custom.affine.default, torch.ops.ortlens_custom.halves.default
 X = torch.linspace(-1, 1, 6)
 
@@ -55,12 +56,9 @@ def use(x: torch.Tensor) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the process as it was: there is no way to take an operator back."""
     monkeypatch.setattr(options, "_registered", {})
-    OrtBackend.clear_cached_instances()
-    yield
-    OrtBackend.clear_cached_instances()
 
 
 def run(function: Callable[..., Any], *args: Any, table: dict[Any, Any] | None = None) -> Lens:

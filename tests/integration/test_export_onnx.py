@@ -110,18 +110,6 @@ def test_a_recompiled_model_is_exported_as_it_was_last_compiled_and_with_the_wei
     assert not {entry.domain for entry in proto.opset_import} - {"", "ai.onnx"}
 
 
-def test_functions_with_nested_arguments_and_several_outputs(tmp_path: Path) -> None:
-    def function(pair: tuple[torch.Tensor, torch.Tensor], *, scale: torch.Tensor) -> Any:
-        return {"sum": pair[0] + pair[1], "rest": (pair[0] * scale, pair[1].exp())}
-
-    x, y, scale = torch.randn(3), torch.randn(3), torch.tensor(2.0)
-    with torch.no_grad():
-        path = ortlens.explain(function, calls=1)((x, y), scale=scale).export_onnx(tmp_path / "function.onnx")
-    others = [value.name for value in onnx.load(path).graph.input if value.name != "scale"]
-    inputs = {**dict(zip(others, (x, y), strict=True)), "scale": scale}
-    assert_leaves_match(run_bare(path, inputs, in_order=False), function((x, y), scale=scale))
-
-
 class Passing(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         made = x.sin()
@@ -152,11 +140,6 @@ def test_outputs_come_as_eager_returns_them(name: str, tmp_path: Path) -> None:
     lens = explained(export(function, tuple(inputs.values())) if isinstance(function, Passing) else function, *inputs.values())
     with torch.no_grad():
         assert_leaves_match(run_bare(lens.export_onnx(tmp_path / "model.onnx"), inputs), function(*inputs.values()))
-
-
-def test_numbers_among_the_arguments_are_inputs_too(tmp_path: Path) -> None:
-    path = explained(lambda x, n: x * n + n, torch.randn(3), 5, dynamic=True).export_onnx(tmp_path / "f.onnx")
-    assert_leaves_match(run_bare(path, {"x": torch.ones(4), "n": torch.tensor(7)}, in_order=False), torch.full((4,), 14.0))
 
 
 class Stateful(nn.Module):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from onnxscript import opset18, script
 
-from ortlens import ConversionError, Lens, OrtBackend, SessionError, explain
+from ortlens import ConversionError, Lens, SessionError, explain
 from ortlens.backend.basis.pass_runner import Pass
 from ortlens.backend.conversion import optimize
 from ortlens.backend.operators import registry
@@ -179,19 +179,16 @@ def test_an_optimisation_pass_that_raises_costs_the_optimisation(monkeypatch: py
 
 
 @pytest.fixture
-def broken_decompositions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def broken_decompositions(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise IndexError("planted")
 
     targets = (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten.sin.default)
     own = {**registry.decompositions(), **dict.fromkeys(targets, broken)}
     monkeypatch.setattr(registry, "decompositions", lambda: own)
-    OrtBackend.clear_cached_instances()  # they keep their tables
-    yield
-    OrtBackend.clear_cached_instances()
 
 
-@pytest.mark.usefixtures("broken_decompositions")
+@pytest.mark.usefixtures("own_instances", "broken_decompositions")
 def test_a_decomposition_that_raises_costs_the_decompositions() -> None:
     lens, x = Lens(), X.clone().requires_grad_()
     with pytest.warns(RuntimeWarning, match="lowered without them: IndexError: planted"):
@@ -200,7 +197,7 @@ def test_a_decomposition_that_raises_costs_the_decompositions() -> None:
     assert lens.fallbacks.empty
 
 
-@pytest.mark.usefixtures("broken_decompositions")
+@pytest.mark.usefixtures("own_instances", "broken_decompositions")
 def test_a_decomposition_that_raises_leaves_a_program_undivided_and_raises_if_asked_to() -> None:
     class Module(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

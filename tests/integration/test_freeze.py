@@ -434,19 +434,20 @@ def test_threads_that_share_state_count_each_call() -> None:
     assert (int(frozen.state["calls"]), int(model.calls)) == (100, 0)
 
 
+def by_value(x: torch.Tensor) -> torch.Tensor:
+    return x[: int(x.sum())] if x.sum().item() > 0 else x
+
+
 def test_a_graph_break_is_refused_with_its_place() -> None:
     def branches(x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
             x = x + 1
         return x.sin()
 
-    def slices(x: torch.Tensor) -> torch.Tensor:
-        return x[: int(x.sum())] if x.sum() > 0 else x
-
     with pytest.raises(UsageError, match=r"(?s)branches cannot be frozen.*test_freeze.py:\d+: Data-dependent branching.*torch.where"):
         ortlens.freeze(branches, torch.ones(3))
     with pytest.raises(UsageError, match=rf"tracing raised GuardOnDataDependentSymNode at {re.escape(__file__)}:\d+: Could not guard"):
-        ortlens.freeze(slices, torch.ones(3))
+        ortlens.freeze(by_value, torch.ones(3))
 
 
 def test_a_refusal_leaves_arguments_modules_and_generators_as_they_were() -> None:
@@ -604,10 +605,6 @@ def test_what_cannot_be_pickled_says_what_to_do() -> None:
         model.weight.zero_()
     with pytest.raises(UsageError, match=r"frozen callable cannot be pickled.*weight.*freeze"):
         pickle.dumps(frozen)
-
-
-def by_value(x: torch.Tensor) -> torch.Tensor:
-    return x[: int(x.sum())] if x.sum().item() > 0 else x
 
 
 @pytest.mark.parametrize("function", [by_value, lambda x: x.numpy(), lambda x: x + 1 if x.sum() > 0 else x])

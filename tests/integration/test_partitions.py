@@ -228,7 +228,6 @@ def test_a_graph_has_the_name_and_place_of_its_function(capture: Capture) -> Non
 @pytest.mark.parametrize(("target", "name"), [(torch.nn.Sequential(torch.nn.ReLU()), "Sequential"), (torch.sin, "sin")])
 def test_a_target_in_a_library_has_its_own_name(target: Any, name: str) -> None:
     # Dynamo compiles it inside a function of torch's, whose name and line would tell a user nothing.
-    torch._dynamo.reset()
     lens = Lens("eager")
     torch.compile(target, backend=lens)(torch.ones(2))
     (graph,) = lens.captured().graphs

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -175,7 +174,7 @@ def raising(_x: Any) -> Any:  # noqa: ANN401 - any tensor
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], str]]:
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], str]:
     """Every output by name, unpacked, and the redacted report."""
     folder = tmp_path_factory.mktemp("secrets")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), torch.no_grad():
@@ -207,8 +206,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
         _write_all(lens, folder / "out", args)
     read = all_in(folder, "journal", "out")
     redacted = read.pop("out/redacted.html")
-    yield read, redacted
-    torch.compiler.reset()
+    return read, redacted
 
 
 def _write_all(lens: ortlens.Lens, out: Path, args: tuple[Any, ...]) -> None:
@@ -307,7 +305,6 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         frozen = ortlens.freeze(model, *args, options=chosen)
         frozen.save(out / "frozen")
         (out / "frozen.txt").write_text(repr(frozen), encoding="utf-8")
-    torch.compiler.reset()
     return all_in(out, ".")
 
 

@@ -17,24 +17,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import ortlens
 from ortlens import Lens, OrtBackend, capture, explain, load
 from ortlens.cli.entry import main
+from tests.integration.test_lens import broken
 
 Run = Callable[..., Any]
 
 X = torch.linspace(-1, 1, 6)
 
 
-def function(x: torch.Tensor) -> torch.Tensor:
-    x = x.sin()
-    torch._dynamo.graph_break()
-    return x.cos()
-
-
 def test_a_reset_in_the_middle_loses_nothing() -> None:
     lens = Lens()
-    compiled = torch.compile(function, backend=lens)
+    compiled = torch.compile(broken, backend=lens)
     with torch.no_grad():
         for _ in range(3):
-            torch.testing.assert_close(compiled(X), function(X))
+            torch.testing.assert_close(compiled(X), broken(X))
             torch._dynamo.reset()
     assert len(lens.graphs) == 6
     assert lens.breaks.occurrences.sum() == 3

@@ -196,7 +196,6 @@ def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first_action(target: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - of any program
-    torch._dynamo.reset()
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         actions = ortlens.explain(target, calls=1)(*args).actions
     return actions[actions.kind == "break"].iloc[0]
@@ -210,14 +209,12 @@ def test_what_removes_a_break_is_advised_and_what_does_not_is_left_out(row: Row)
 
 
 def test_with_gradients_the_setting_for_recurrent_layers_is_not_to_be_pasted() -> None:
-    torch._dynamo.reset()
     actions = ortlens.explain(Recurrent(nn.GRU(8, 8)), calls=1)(X).actions
     found = actions[actions.kind == "break"].iloc[0]
     assert (tuple(found.settings), "torch.no_grad()" in found.do) == ((), True)
 
 
 def test_where_the_backend_fails_the_line_is_named_once_and_what_it_needs() -> None:
-    torch._dynamo.reset()
     with torch.no_grad():
         lens = ortlens.explain(decayed, calls=1)(X, torch.tensor(3))
     assert {(item.source, "torch.index_select" in (item.advice or "")) for item in lens.captured().breaks} == {
@@ -226,14 +223,12 @@ def test_where_the_backend_fails_the_line_is_named_once_and_what_it_needs() -> N
 
 
 def test_breaks_are_tried_one_after_the_other_each_with_what_removed_those_before() -> None:
-    torch._dynamo.reset()
     with torch.no_grad():
         breaks = ortlens.explain(twice, calls=1)(X).captured().breaks
     assert [item.removed_by for item in breaks] == [("keep_in_tensor",)] * 2
 
 
 def test_what_is_behind_a_break_that_nothing_removes_is_not_said_to_be_tried() -> None:
-    torch._dynamo.reset()
     with torch.no_grad():
         branch, number = ortlens.explain(lowered, calls=1)(X).captured().breaks
     assert (branch.removed_by, number.removed_by, number.kept_despite) == ((), (), ())
@@ -248,7 +243,6 @@ def test_nothing_runs_and_nothing_stays(capsys: pytest.CaptureFixture[str]) -> N
         print("mean", x.mean())
         return x * float(x.norm())
 
-    torch._dynamo.reset()
     counters.clear()
     code, config = counted.__code__, torch._dynamo.config.get_config_copy()
     with torch.no_grad():
@@ -265,7 +259,6 @@ def test_nothing_runs_and_nothing_stays(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def explained(target: Callable[..., Any]) -> ortlens.Lens:
-    torch._dynamo.reset()
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         return ortlens.explain(target)(X)
 

@@ -25,11 +25,9 @@ MEGABYTE = 1_000_000
 @pytest.fixture(autouse=True)
 def _warm() -> Iterator[None]:
     """What the first session of a process loads is no growth."""
-    torch.compiler.reset()
     with torch.no_grad():
         torch.compile(nn.Linear(8, 8), backend="ortlens")(torch.ones(1, 8))
         yield
-    torch.compiler.reset()
 
 
 def test_a_million_calls(use: type[Use], tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Values of ONNX Runtime over torch's memory, by both ways in which versions of onnxruntime make them."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -103,9 +102,8 @@ with torch.no_grad():
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux alone reports what is resident")
-def test_what_the_first_run_took_one_by_one_is_not_kept_beside_the_block_of_the_later_ones() -> None:
-    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 7, "five tensors; with what the first run took, nine"
+def test_what_the_first_run_took_one_by_one_is_not_kept_beside_the_block_of_the_later_ones(run_python: Callable[..., str]) -> None:
+    assert float(run_python(KEPT)) < 7, "five tensors; with what the first run took, nine"
 
 
 def test_a_session_has_one_first_run_and_none_without_an_arena() -> None:

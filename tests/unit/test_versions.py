@@ -1,7 +1,6 @@
 """The version ranges: what is inside, what the refusals say, and that nothing is imported to find out."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -173,13 +172,12 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         _versions.check_supported("tensorflow")
 
 
-def test_looking_up_versions_imports_none_of_the_packages() -> None:
+def test_looking_up_versions_imports_none_of_the_packages(run_python: Callable[..., str]) -> None:
     code = (
         "import sys, ortlens._versions as v; v.check_supported(); found = v.installed();"
         "assert found, found; print([n for n in (*found, 'numpy', 'packaging') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python(code).strip() == "[]"
 
 
 def test_a_missing_package_of_a_feature_is_named_with_the_install_line() -> None:

@@ -61,8 +61,6 @@ HEALTHY = ("ASTModel", "BambaForCausalLM", "BartModel", "BertModel", "BioGptForC
 @pytest.mark.timed  # reads times
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_architecture_gets_no_warning(name: str) -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
     model, inputs = ARCHITECTURES[name].build(), ARCHITECTURES[name].inputs()
     with torch.no_grad():
         lens = ortlens.explain(model)(**inputs)

@@ -22,7 +22,6 @@ CASES = (
 
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_tokens_and_steps(name: str, way: str) -> None:
-    torch.compiler.reset()
     model, inputs = generator(name), generation_inputs(way, prompt=PROMPT, new=NEW)
     torch.manual_seed(1)
     expected = model.generate(**inputs)

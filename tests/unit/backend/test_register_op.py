@@ -1,8 +1,6 @@
 """The process-wide table of conversion functions, and what may stand in a translation table."""
 
 import functools
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,16 +9,16 @@ import torch
 import ortlens
 from ortlens import OrtBackend, UsageError
 from ortlens.backend.basis import options
+from tests.threads import in_threads
 
+pytestmark = pytest.mark.usefixtures("own_instances")
 SIN, COS = torch.ops.aten.sin.default, torch.ops.aten.cos.default
 
 
 @pytest.fixture(autouse=True)
-def _own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the process as it was: there is no way to take an operator back."""
     monkeypatch.setattr(options, "_registered", {})
-    yield
-    OrtBackend.clear_cached_instances()
 
 
 def convert(x: Any) -> Any:  # noqa: ANN401 - an ONNX Script function is never called here
@@ -78,9 +76,5 @@ def test_a_backend_notices_what_is_registered_later_and_its_own_table_goes_first
 
 def test_registering_from_many_threads_loses_nothing() -> None:
     targets = [getattr(torch.ops.aten, name).default for name in ("sin", "cos", "tan", "exp", "log", "abs", "neg", "relu")]
-    threads = [threading.Thread(target=ortlens.register_op, args=(target, convert)) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda number: ortlens.register_op(targets[number], convert), len(targets))
     assert set(options.registered_ops()) == set(targets)

@@ -1,7 +1,7 @@
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ortlens.trace import runlog
 from ortlens.trace.runlog import CAPACITY, RunLog, RunStats
 from tests.counting import calls_within
+from tests.threads import in_threads
 
 
 @pytest.fixture
@@ -23,14 +24,6 @@ def _frequent_switches() -> Iterator[None]:
 
 def _call(log: RunLog, start: int, total: int, thread: int = 1) -> None:
     log.record(start, start + 1, start + total - 1, start + total, thread)
-
-
-def _in_threads(count: int, work: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_few_calls_give_exact_figures() -> None:
@@ -61,7 +54,7 @@ def test_threads_lose_no_call() -> None:
         for i in range(calls):
             log.record(i, i, i, i + number + 1, thread)
 
-    _in_threads(threads, work)
+    in_threads(work, threads)
     stats = log.stats()
     assert stats.calls == threads * calls
     assert stats.total_ns == sum(range(1, threads + 1)) * calls

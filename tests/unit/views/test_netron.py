@@ -7,9 +7,8 @@ import importlib.util
 import json
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,15 +255,14 @@ def test_an_untested_version_is_tried_and_says_so(installed: Path, monkeypatch: 
 
 
 @needs_netron
-def test_netron_itself_is_never_imported() -> None:
+def test_netron_itself_is_never_imported(run_python: Callable[..., str]) -> None:
     code = (
         "import json, sys, ortlens\n"
         f"lens = ortlens.load({str(FILES['models'])!r})\n"
         "lens.netron('p0')._repr_html_()\n"
         "print(json.dumps([name for name in ('netron', 'onnx', 'torch', 'onnxruntime') if name in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+    assert json.loads(run_python(code)) == []
 
 
 def tensors(model: onnx.ModelProto) -> list[TensorProto]:

@@ -2,8 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -132,14 +131,14 @@ def test_a_dry_run_makes_no_session(path: Path) -> None:
         lens.profile()
 
 
-def test_a_model_is_explained_without_torch(path: Path) -> None:
+def test_a_model_is_explained_without_torch(path: Path, run_python: Callable[..., str]) -> None:
     code = (
         "import sys, ortlens\n"
         f"lens = ortlens.explain({str(path)!r}, calls=1)()\n"
         "lens.summary(); lens.findings\n"
         "sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python(code)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`watch(session)`: calls are recorded, answers stay the same, and nothing is left behind."""
 
 import gc
-import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import ortlens
 from ortlens.errors import UsageError
 from tests.onnx_models import product
+from tests.threads import in_threads
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -107,11 +107,7 @@ def test_a_failure_to_record_costs_no_answer(session: onnxruntime.InferenceSessi
 
 def test_threads_are_recorded_apart(session: onnxruntime.InferenceSession) -> None:
     with ortlens.watch(session) as lens:
-        threads = [threading.Thread(target=lambda: [session.run(None, {"x": X}) for _ in range(20)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(lambda _: [session.run(None, {"x": X}) for _ in range(20)])
     assert calls(lens) == 80
     assert lens.runs.thread.nunique() <= 4
     assert len(lens.runs) == 80
