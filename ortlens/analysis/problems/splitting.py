@@ -57,7 +57,7 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
             continue
         hint = "" if advice is not None else hint_for(item)
         traits = {
-            "gave_up": bool(_LIMIT.search(item.reason)),  # it was compiled too often
+            "gave_up": is_limit(item.reason),
             "guarded": bool(item.overhead_ns),
             "function": _is_much(frame, capture),
             "behind": library_called(item) is not None,
@@ -148,6 +148,11 @@ def _merged(problems: Iterable[tuple[Hashable, Problem]]) -> Iterator[Problem]:
             own_code_ns=sum(item.own_code_ns for item in group),
             recompile_ns=sum(item.recompile_ns for item in group),
         )
+
+
+def is_limit(reason: str) -> bool:
+    """Tell whether a break's reason is that PyTorch gave a function up because it had compiled it too often."""
+    return bool(_LIMIT.search(reason))
 
 
 _CHECK = "aten._assert_"
