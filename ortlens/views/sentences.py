@@ -418,7 +418,8 @@ def _placement(facts: OnnxFacts, providers: str) -> str:
     )
     if len(facts.providers) == 1:
         return f"{visible(first)}, all nodes{threads}"
-    said = providers or f"{', '.join(map(visible, facts.providers))}; which node runs where is known after profile()"
+    counts = ", ".join(f"{counted(count, 'node')} on {visible(provider)}" for provider, count in facts.placed)  # of a session not of ours
+    said = providers or counts or f"{', '.join(map(visible, facts.providers))}; which node runs where is known after profile()"
     why = f"; {visible(facts.strayed[0][0])} ({counted(facts.strayed[0][1], 'node')})" if facts.strayed else ""
     copies = f"; {counted(facts.copies, 'copy', 'copies')} between providers" if facts.copies else ""
     return f"{said}{why}{copies}{threads}"

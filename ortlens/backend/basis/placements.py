@@ -131,7 +131,7 @@ def explained(recorder: Recorder, session_id: str, messages: Sequence[str]) -> N
     strayed = [node for node in nodes if node.provider not in (None, first.provider)]
     if not strayed and first.nodes:
         return
-    named = {op: said for op in {op for node in strayed for op in node.onnx_ops} if (said := _naming(op, messages))}
+    named = {op: said for node in strayed for op in node.onnx_ops if (said := _naming(op, messages))}
     said = next(iter(named.values()), None) or _naming(first.provider.removesuffix("ExecutionProvider"), messages) or messages[0]
     recorder.add(replace(first, reason=said, lacking=tuple(named) or first.lacking))
     for node in strayed:

@@ -73,10 +73,11 @@ class SessionMessages:
         return [session for session in self.recorder.records(r.Session) if session.model_id == request.model_id]
 
     def _strays(self, request: _ort.SessionRequest) -> bool:
-        """Tell whether nodes of a session may run elsewhere than on the provider that was asked for first."""
-        wanted, own = [name for name, _ in request.providers], {session.session_id for session in self._sessions(request)}
-        rows = [row for row in self.recorder.records(r.Placement) if row.session_id in own]
-        return set(wanted) != {CPU} and (not rows or any(row.nodes and row.provider != wanted[0] for row in rows))
+        """Tell whether the provider that was asked for first left nodes, and its table of kernels, if it has one, cannot say why."""
+        wanted, own = request.providers[0][0], {session.session_id for session in self._sessions(request)}
+        rows = {row.provider: row.nodes for row in self.recorder.records(r.Placement) if row.session_id in own}
+        left = wanted != CPU and sum(rows.values()) > rows.get(wanted, 0)
+        return left and (not rows.get(wanted) or not _ort.listed_kernels(wanted))
 
 
 def parts_from(log: _ort.SessionLog) -> dict[str, int]:

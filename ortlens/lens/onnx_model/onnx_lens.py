@@ -273,7 +273,8 @@ class OnnxLens(CaptureView):
             The capture; recording goes on.
         """
         self._take_sizes(self._watched_shapes)
-        self._messages.note([self._request()])
+        if self._facts["onnx_model"] != "session":  # one that is watched may serve, on a device with room for one
+            self._messages.note([self._request()])
         return self._recorder.captured()
 
     def _request(self) -> _ort.SessionRequest | None:

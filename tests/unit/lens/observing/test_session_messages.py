@@ -46,9 +46,12 @@ def test_a_provider_that_ends_the_process_is_one_log_and_the_next_session_is_mad
 
 @pytest.mark.parametrize(
     ("providers", "placed", "expected"),
-    [([CPU], {}, []), (["P", CPU], {}, ["m0"]), (["P", CPU], {"P": 2, CPU: 0}, []), (["P", CPU], {"P": 2, CPU: 1}, ["m0"])],
+    [
+        *(([CPU], {CPU: 3}, []), (["P", CPU], {}, []), (["P", CPU], {"P": 2, CPU: 0}, []), (["P", CPU], {"P": 2, CPU: 1}, ["m0"])),
+        *((["listed", CPU], {"listed": 2, CPU: 1}, []), (["listed", CPU], {"listed": 0, CPU: 1}, ["m0"])),
+    ],
 )
-def test_sessions_that_one_provider_runs_whole_are_not_made_again(
+def test_sessions_are_made_again_where_nothing_else_says_why_a_provider_left_nodes(
     providers: list[str], placed: dict[str, int], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -58,6 +61,7 @@ def test_sessions_that_one_provider_runs_whole_are_not_made_again(
         return [_ort.SessionLog([W.format("said")], "made")]
 
     monkeypatch.setattr(_ort, "session_logs", logs)
+    monkeypatch.setattr(_ort, "listed_kernels", lambda name: name == "listed")
     recorder = Recorder()
     recorder.add(r.Session(session_id="s0", partition_id="p0", model_id="m0", providers=(), input_signature="", create_ns=1))
     recorder.add(*(r.Placement(session_id="s0", provider=name, nodes=nodes, pieces=1) for name, nodes in placed.items()))
