@@ -156,9 +156,9 @@ def _in_child(code: str, given: str, timeout_s: float) -> tuple[int | None, str]
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.run(  # noqa: S603 - our own text
-                [sys.executable, "-c", code, given],
+                [sys.executable, "-c", code],
                 env=variables,
-                stdin=subprocess.DEVNULL,
+                input=given.encode(),  # options may hold secrets, and arguments are for all to see
                 stdout=output,
                 stderr=output,
                 check=False,
@@ -176,7 +176,7 @@ _LIST_IN_CHILD = f"""
 import json, sys
 import onnxruntime.capi._pybind_state as native
 try:
-    kernels = native.get_registered_ep_kernel_defs(sys.argv[1])
+    kernels = native.get_registered_ep_kernel_defs(sys.stdin.read())
 except RuntimeError:
     sys.exit(3)
 rows = [[k.domain, k.op_name, k.version_range, {{n: list(t) for n, t in k.type_constraints.items()}}] for k in kernels]
@@ -231,7 +231,7 @@ import json, sys, time, onnxruntime
 import onnxruntime.capi._pybind_state as native
 constructed, clock = native.InferenceSession, []
 native.InferenceSession = lambda *arguments: (constructed(*arguments), clock.append(time.time_ns()))[0]
-given = json.loads(sys.argv[1])
+given = json.loads(sys.stdin.read())
 for name in given["libraries"].keys() - set(onnxruntime.get_available_providers()):
     onnxruntime.register_execution_provider_library(name, given["libraries"][name])
 for each in given["sessions"]:

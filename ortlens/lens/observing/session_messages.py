@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ortlens import _ort
@@ -24,6 +25,7 @@ _MOST_MODELS = 8  # of one capture
 _MOST_MESSAGES, _LONGEST = 20, 400
 _INFO = 1  # a severity
 _ZONE_NS = 900_000_000_000  # what times of zones differ by
+_SECRET = 8  # characters from which an option of a provider may be a key; they are in no capture
 _LAST = 5  # lines that a process wrote before it ended
 # How ONNX Runtime's lines begin: with time, severity, logger and place.
 _HEAD = re.compile(r"^(?P<time>\S+ \S+) \[(?P<severity>[VIWEF]):[^,\]]*, [^\]]*\] ?")
@@ -47,7 +49,8 @@ class SessionMessages:
         asked = list(new.values())[: max(_MOST_MODELS - len(self._asked), 0)]
         self._asked.update(each.model_id for each in asked)
         for request, log in zip(asked, _ort.session_logs(asked), strict=False):
-            if messages := messages_from(log):
+            hidden = [str(value) for _, settings in request.providers for value in settings.values() if len(str(value)) >= _SECRET]
+            if messages := tuple(reduce(lambda text, value: text.replace(value, "…"), hidden, text) for text in messages_from(log)):
                 from ortlens.backend.observed import note_messages  # it loads torch
 
                 for session in self._sessions(request):

@@ -58,7 +58,7 @@ def test_sessions_are_made_again_where_nothing_else_says_why_a_provider_left_nod
 
     def logs(requests: list[_ort.SessionRequest]) -> list[_ort.SessionLog]:
         asked.extend(each.model_id for each in requests)
-        return [_ort.SessionLog([W.format("said")], "made")]
+        return [_ort.SessionLog([W.format("said password")], "made")]
 
     monkeypatch.setattr(_ort, "session_logs", logs)
     monkeypatch.setattr(_ort, "listed_kernels", lambda name: name == "listed")
@@ -67,9 +67,9 @@ def test_sessions_are_made_again_where_nothing_else_says_why_a_provider_left_nod
     recorder.add(*(r.Placement(session_id="s0", provider=name, nodes=nodes, pieces=1) for name, nodes in placed.items()))
     messages = SessionMessages(recorder)
     for _ in range(2):
-        messages.note([None, _ort.SessionRequest("m0", [(name, {}) for name in providers], None, lambda _: ("", []))])
+        messages.note([None, _ort.SessionRequest("m0", [(name, {"key": "password"}) for name in providers], None, lambda _: ("", []))])
     assert asked == expected
-    assert recorder.records(r.Session)[0].messages == ("said",) * len(expected)
+    assert recorder.records(r.Session)[0].messages == ("said …",) * len(expected)
 
 
 def test_the_parts_of_a_start_add_up_whatever_the_time_zone_of_the_log() -> None:
