@@ -462,7 +462,7 @@ class Session:
         default=(),
     )
     load_ns: int | None = optional(
-        "What making it goes into, by `profile`, of a session like it in a process of its own, with its log on: reading the model.",
+        "Of `create_ns`, by `profile`, shared out as in a session like it in a process of its own, with its log on: reading the model.",
         unit="ns",
     )
     optimize_ns: int | None = optional("Likewise: rewriting the model, and all that is not counted elsewhere.", unit="ns")

@@ -65,7 +65,7 @@ class SessionMessages:
         asked = list({each.model_id: each for each in requests if each is not None}.values())[:_MOST_MODELS]
         for request, log in zip(asked, _ort.session_logs(asked, severity=_INFO), strict=False):
             for session in self._sessions(request):
-                self.recorder.amend(r.Session, session.session_id, **parts_from(log))
+                self.recorder.amend(r.Session, session.session_id, **parts_from(log, session.create_ns))
             for session in self._sessions(request):
                 start = start_of(session)
                 if try_s > 0 and start and (session.create_ns or sum(start.values())) >= SLOW_START_NS:
@@ -83,8 +83,11 @@ class SessionMessages:
         return left and (not rows.get(wanted) or not _ort.listed_kernels(wanted))
 
 
-def parts_from(log: _ort.SessionLog) -> dict[str, int]:
-    """Divide the time in which a session was made, as fields of its record that add up to it; none where the log has other lines."""
+def parts_from(log: _ort.SessionLog, whole_ns: int) -> dict[str, int]:
+    """Divide the time in which a session was made, as fields of its record that add up to it; none where the log has other lines.
+
+    The time that the log tells of, which writing it lengthens, stands for a `whole_ns` that is not known, 0.
+    """
     at: dict[str, int] = {}
     for line in filter(None, map(_STAGE.match, map(without_colours, log.lines))):
         if line["stage"] != _STAGES[1] or _STAGES[2] not in at:  # of rewrites, the last before a provider takes nodes
@@ -94,7 +97,8 @@ def parts_from(log: _ort.SessionLog) -> dict[str, int]:
     zone_ns = round((log.clock[0] - at[_STAGES[0]]) / _ZONE_NS) * _ZONE_NS
     (began, read, end), (created, rewritten, given, planned) = log.clock, (at[stage] + zone_ns for stage in _STAGES)
     parts = {"load_ns": read - began, "provider_ns": created - read + given - rewritten, "kernels_ns": end - planned}
-    return {**parts, "optimize_ns": end - began - sum(parts.values())}
+    parts["optimize_ns"] = end - began - sum(parts.values())
+    return {name: round(ns * (whole_ns or end - began) / (end - began)) for name, ns in parts.items()}
 
 
 _WRITE = 'options.add_session_config_entry("ep.context_enable", "1"); options.add_session_config_entry("ep.context_file_path", "ctx.onnx")'

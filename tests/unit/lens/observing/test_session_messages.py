@@ -79,8 +79,9 @@ def test_the_parts_of_a_start_add_up_whatever_the_time_zone_of_the_log() -> None
     began = round(datetime.fromisoformat("2026-11-30 17:47:00.5").timestamp() * 1e9)
     log = _ort.SessionLog(lines, "made", [began + second * 10**9 for second in (0, 2, 20)])
     parts = {"load_ns": 2, "provider_ns": 1 + 3, "optimize_ns": 3 + 3, "kernels_ns": 8}
-    assert parts_from(log) == {name: second * 10**9 for name, second in parts.items()}
-    assert parts_from(log._replace(lines=lines[:-1])) == parts_from(log._replace(clock=())) == {}
+    assert parts_from(log, 0) == {name: second * 10**9 for name, second in parts.items()}
+    assert parts_from(log, 10) == {name: second / 2 for name, second in parts.items()}
+    assert parts_from(log._replace(lines=lines[:-1]), 0) == parts_from(log._replace(clock=()), 0) == {}
 
 
 @pytest.mark.parametrize(("size", "fault", "told"), [(30, 0, "saved.onnx"), (30, 1, "ctx.onnx"), (16, 1, "")])
@@ -91,7 +92,7 @@ def test_what_shortens_a_start_is_advised(size: int, fault: int, told: str, monk
     write = 'any(open(name, "wb").write(open(each["model"], "rb").read()) for key, name in each["entries"].items() if "path" in key)'
     fails = f"assert not ({fault} and options.optimized_model_filepath); {write}"
     monkeypatch.setattr(_ort, "_MAKE_IN_CHILD", timed.replace("session =", f"{fails}; session ="))
-    monkeypatch.setattr("ortlens.lens.observing.session_messages.parts_from", lambda _: {"provider_ns": 1})
+    monkeypatch.setattr("ortlens.lens.observing.session_messages.parts_from", lambda *_: {"provider_ns": 1})
     (recorder := Recorder()).add(r.Session(session_id="s0", partition_id="p0", model_id="m0", create_ns=10**9))
     request = _ort.SessionRequest("m0", [("AzureExecutionProvider", {}), (CPU, {})], None, lambda _: (str(path), []))
     SessionMessages(recorder).time_starts([request], try_s=60)
