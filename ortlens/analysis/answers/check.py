@@ -123,6 +123,7 @@ class _Found(NamedTuple):
 def _judged(name: LimitName, found: _Found, allowed: float) -> VerdictRow:
     """Judge a figure: failed beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
     within = found.value is None or (found.value >= allowed if name == "min_coverage" else found.value <= allowed)
+    within &= name != "max_pieces" or found.value != 0  # in none, a provider runs nothing
     verdict: Outcome = "failed" if not within else "unmeasured" if found.unknown else "passed"
     detail, place = (found.unknown, None) if verdict == "unmeasured" else (found.first, found.place)
     said: dict[str, Any] = {"subject": found.subject, "detail": detail, **_place(place)}

@@ -7,7 +7,7 @@ import pytest
 
 from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
 from ortlens.errors import UsageError
-from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
+from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Placement, Recompile
 from ortlens.trace.schema import facts_of
 from tests.facts import head
 from tests.recorded import recorded
@@ -86,6 +86,16 @@ def test_what_was_not_measured_does_not_pass(capture: Capture, limits: dict[str,
     row = only(capture, **limits)
     assert (row.verdict, row.holds) == ("unmeasured", False)
     assert why in row.detail
+
+
+@pytest.mark.parametrize(("pieces", "verdict"), [(0, "failed"), (1, "passed"), (2, "failed")])
+def test_a_provider_that_runs_nothing_is_not_in_few_pieces(pieces: int, verdict: str) -> None:
+    rows = (
+        Placement(session_id="s0", provider="QNN", nodes=pieces, pieces=pieces),
+        Placement(session_id="s0", provider="P", nodes=1, pieces=1),
+    )
+    (row,) = verdicts_of(Capture(placements=rows), {"max_pieces": 1}, provider="qnn")
+    assert (row.verdict, row.value) == (verdict, pieces)
 
 
 def test_what_is_beyond_its_limit_fails_though_more_may_follow_or_it_cannot_be_compared() -> None:
