@@ -14,10 +14,18 @@ from torch import nn
 
 import ortlens
 from ortlens import SessionError, UsageError, cli, doctor
+from ortlens.job.providers import register
 from ortlens.views.capture_view import CaptureView
 
 GGML = onnxruntime_ggml.EP_NAME
 _CLOSE: Mapping[str, Any] = {"atol": 2e-2, "rtol": 2e-2}  # it keeps weights in 16 bits
+
+
+@pytest.fixture(autouse=True)
+def _registers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package does not see whether another has registered its library, as the command line does."""
+    path = str(onnxruntime_ggml.library_path())
+    monkeypatch.setattr(onnxruntime_ggml, "register", lambda name=GGML: register(name, path))
 
 
 class Asinh(nn.Module):
