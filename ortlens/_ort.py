@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import onnxruntime
 
-from ortlens._versions import provider_libraries
+from ortlens._versions import provider_libraries, registered_libraries
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -290,8 +290,8 @@ def session_logs(requests: Sequence[SessionRequest], *, severity: int = _WARNING
 def _logs_of(sessions: Sequence[Mapping[str, Any]], timeout_s: float = 30) -> list[SessionLog]:
     if not sessions:
         return []
-    known = {device.ep_name: device.ep_metadata.get("library_path") for device in onnxruntime.get_ep_devices()}
-    libraries = {name: known[name] for each in sessions for name, _ in each["providers"] if known.get(name)}
+    known = registered_libraries()
+    libraries = {name: known[name][0] for each in sessions for name, _ in each["providers"] if name in known}
     status, output = _in_child(_MAKE_IN_CHILD, json.dumps({"libraries": libraries, "sessions": sessions}), timeout_s)
     parts = [part.partition(_ANSWER) for part in output.split(f"\n{_ANSWER}\n")[1:]]
     clocks = [json.loads(rest.partition("\n")[0] or "[]") for _, _, rest in parts]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, version
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, UsageError
 
@@ -111,6 +111,13 @@ def provider_libraries() -> list[ProviderLibrary]:
     """Find the libraries of execution providers in installed distributions that have to do with ONNX Runtime, by what they export."""
     named = (each for each in distributions() if any("onnxruntime" in text for text in (each.name, *(each.requires or ()))))
     return sorted(library for each in named for library in _libraries_in(each))
+
+
+def registered_libraries() -> dict[str, tuple[str, str]]:
+    """List the libraries whose providers have devices here, whoever registered them: name of the provider -> path and version."""
+    onnxruntime: Any = sys.modules.get("onnxruntime")  # without it, none is
+    listed = ((each.ep_name, each.ep_metadata) for each in onnxruntime.get_ep_devices()) if onnxruntime is not None else ()
+    return {name: (facts["library_path"], facts.get("version", "")) for name, facts in listed if "library_path" in facts}
 
 
 def libraries_of(package: str) -> list[ProviderLibrary] | None:

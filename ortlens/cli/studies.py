@@ -101,7 +101,7 @@ TUNE = Command(
 
 
 def _advice(chosen: OrtBackendOptions, rows: Sequence[Trial]) -> str:
-    from ortlens.studies.tune import CPU
+    from ortlens._ort import CPU
 
     changed = ", ".join(f"{row.option}: {row.value}" for row in rows if row.chosen and row.option != "all")
     unset = [field.name for field in dataclasses.fields(chosen) if getattr(chosen, field.name) != field.default]

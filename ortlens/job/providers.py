@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ortlens._versions import LIBRARY_SUFFIXES, libraries_of, provider_libraries
+from ortlens._versions import LIBRARY_SUFFIXES, libraries_of, provider_libraries, registered_libraries
+from ortlens.analysis.placement import short_name
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-_SUFFIX = "ExecutionProvider"
 
 
 def provider_from_text(text: str) -> tuple[str, dict[str, str]]:
@@ -32,7 +30,7 @@ def text_from_provider(name: str, settings: Mapping[str, str]) -> str:
 def name_among(name: str, available: Iterable[str]) -> str | None:
     """Find a provider by its name, or by that without `ExecutionProvider`, in capitals or not; None if it is not there."""
     names = list(available)
-    known = {each.removesuffix(_SUFFIX).casefold(): each for each in names} | {each.casefold(): each for each in names}
+    known = {short_name(each).casefold(): each for each in names} | {each.casefold(): each for each in names}
     return known.get(name.casefold())
 
 
@@ -72,13 +70,6 @@ def library_from_text(text: str) -> tuple[str, str]:
         what = several if found else "no library with an execution provider"
         raise UsageError(f"--provider-library {text}: {place} has {what}; name one by its path")
     return name, str(found[0].path)
-
-
-def registered_libraries() -> dict[str, tuple[str, str]]:
-    """List the libraries whose providers have devices here, whoever registered them: name of the provider -> path and version."""
-    onnxruntime: Any = sys.modules.get("onnxruntime")  # without it, none is
-    listed = ((each.ep_name, each.ep_metadata) for each in onnxruntime.get_ep_devices()) if onnxruntime is not None else ()
-    return {name: (facts["library_path"], facts.get("version", "")) for name, facts in listed if "library_path" in facts}
 
 
 def register(name: str, path: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from ortlens._ort import CPU
 from ortlens._shell import progress
 from ortlens._versions import version_of
 from ortlens.analysis.index import grouped
@@ -27,7 +28,7 @@ from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
 from ortlens.studies import bisect_run
-from ortlens.studies.bisect_run import CPU, Settings
+from ortlens.studies.bisect_run import Settings
 from ortlens.studies.engine import ProcessSide, measured
 from ortlens.studies.environments import HERE, Environment, install, place_of
 from ortlens.studies.first_difference import KINDS, Difference, Kind, Search, SmallestModel, Traced, worst

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _ort
+from ortlens._ort import CPU
 from ortlens._process import heap_bytes, resident_bytes
 from ortlens.errors import SessionError, UsageError
 from ortlens.job.providers import how_to_register, name_among, register
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ortlens.lens.lens import Lens
     from ortlens.lens.repro.case import ReproCase, Subject
 
-CPU = "CPUExecutionProvider"
 _UNCOUNTED = 3  # runs that warm up
 _PROFILED = 48  # most profiled runs, each in turns with a plain one
 _PROFILE_NS = 2_000_000_000
@@ -71,7 +71,7 @@ def session_of(model: str, settings: Settings, profile: Path | None = None, with
         raise UsageError(f"onnxruntime {onnxruntime.__version__} has no {settings.provider} here, only {only}")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # which a version that lacks it ignores
+    _ort.record_assignments(options)
     options.intra_op_num_threads = settings.threads
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[settings.level])
     if profile is not None:
@@ -87,12 +87,10 @@ def session_of(model: str, settings: Settings, profile: Path | None = None, with
 def pieces_of(sessions: Sequence[Any]) -> int | None:
     """Count the subgraphs that the first provider of sessions compiled; None for one with kernels, and where ONNX Runtime does not tell."""
     provider = sessions[0].get_providers()[0]
-    try:
-        parts = [part for session in sessions for part in session.get_provider_graph_assignment_info() if part.ep_name == provider]
-    except Exception:  # noqa: BLE001 - an older version
-        return None
-    by_node = len(parts) > 1 and all(len(part.get_nodes()) == 1 for part in parts)  # as providers with kernels are recorded
-    return None if provider == CPU or (by_node and _ort.listed_kernels(provider)) else len(parts)
+    told = [each for session in sessions for each in _ort.assignments(session)]
+    parts = [each for each in told if each.provider == provider]
+    by_node = len(parts) > 1 and all(len(each.nodes) == 1 for each in parts)  # as providers with kernels are recorded
+    return None if not told or provider == CPU or (by_node and _ort.listed_kernels(provider)) else len(parts)
 
 
 def values(folder: str, model: str, feed: str, settings: Settings, runs: int) -> dict[str, str]:

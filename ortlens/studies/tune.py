@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ortlens import _torch
+from ortlens._ort import CPU
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
 from ortlens._shell import progress
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROUNDS = 40
-CPU = "CPUExecutionProvider"
 _NOT_COPIED = "not tried: ONNX Runtime cannot copy the session options that were given, with their libraries of operators"
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import ortlens
 from ortlens import cli
+from ortlens._ort import CPU
 from ortlens.analysis.problems.catalogue import option_lines
 from ortlens.cli import studies
 from ortlens.errors import UsageError
@@ -72,10 +73,10 @@ def test_the_conclusion_follows_from_the_table(rows: dict[Any, bool | None], sai
         for verdict, verified in rows.items()
     ]
     assert studies._advice(ortlens.OrtBackendOptions(), trials) == said
-    alone = tune_module.Trial(way="w", option="preferred_execution_providers", value=tune_module.CPU, verdict="slower", ratio=2.0)
+    alone = tune_module.Trial(way="w", option="preferred_execution_providers", value=CPU, verdict="slower", ratio=2.0)
     assert studies._advice(ortlens.OrtBackendOptions(), [*trials, alone]).endswith("On the CPU's provider alone it takes 2 times as long.")
     given = ortlens.OrtBackendOptions(preferred_execution_providers=[("Plug", {})])
-    assert tune_module._candidates(given, [], 1)[0].value == tune_module.CPU
+    assert tune_module._candidates(given, [], 1)[0].value == CPU
 
 
 def test_what_does_not_hold_in_the_end_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,12 +76,12 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Problem]:
 def provider_fallback(capture: Capture) -> Iterator[Problem]:
     """Report providers that ONNX Runtime did not register."""
     for row in capture.placements:
-        used = sessions_by_id(capture)[row.session_id].providers if row.session_id in sessions_by_id(capture) else (row.provider,)
-        if row.provider not in used:
+        session = sessions_by_id(capture).get(row.session_id)  # none in a dry run
+        if session is not None and row.provider not in session.providers:
             yield provider_fallback.problem(
                 kind="finding",
                 subject=row.session_id,
-                title=f"{row.provider} is not in use; {row.session_id} runs on {', '.join(used) or 'nothing'}",
+                title=f"{row.provider} is not in use; {row.session_id} runs on {', '.join(session.providers) or 'nothing'}",
                 evidence=row.reason or "ONNX Runtime says nothing about it",
                 **_NOT_STARTED,
             )

@@ -13,7 +13,7 @@ import onnx
 from ortlens import _ort
 from ortlens.analysis.costs import most_common
 from ortlens.analysis.index import grouped
-from ortlens.analysis.placement import pieces_of, refusal_words
+from ortlens.analysis.placement import pieces_of, refusal_words, short_name
 from ortlens.backend.basis.node_provenance import captured, iter_nodes, opsets_of
 from ortlens.trace import records as r
 
@@ -132,7 +132,7 @@ def explained(recorder: Recorder, session_id: str, messages: Sequence[str]) -> N
     if not strayed and first.nodes:
         return
     named = {op: said for node in strayed for op in node.onnx_ops if (said := _naming(op, messages))}
-    said = next(iter(named.values()), None) or _naming(first.provider.removesuffix("ExecutionProvider"), messages) or messages[0]
+    said = next(iter(named.values()), None) or _naming(short_name(first.provider), messages) or messages[0]
     recorder.add(replace(first, reason=said, lacking=tuple(named) or first.lacking))
     for node in strayed:
         why = next((named[op] for op in node.onnx_ops if op in named), None if first.nodes else said)

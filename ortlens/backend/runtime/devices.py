@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.basis.options import OrtBackendOptions
 
-CPU = "CPUExecutionProvider"
+CPU = _ort.CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

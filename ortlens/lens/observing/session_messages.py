@@ -45,6 +45,8 @@ class SessionMessages:
     @reported("making sessions once more for their messages")
     def note(self, requests: Iterable[_ort.SessionRequest | None]) -> None:
         """Record the messages of sessions that another provider than the CPU's was to run, and does not run whole."""
+        if all(row.provider == CPU for row in self.recorder.records(r.Placement)):
+            return
         new = {each.model_id: each for each in requests if each is not None and each.model_id not in self._asked and self._strays(each)}
         asked = list(new.values())[: max(_MOST_MODELS - len(self._asked), 0)]
         self._asked.update(each.model_id for each in asked)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from ortlens import _ort
+from ortlens._ort import CPU
 from ortlens.backend.basis.node_provenance import iter_nodes, operator_name, opsets_of
 from ortlens.backend.basis.options import OrtBackendOptions, named_providers
 from ortlens.errors import SessionError, UsageError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.lens.onnx_model.source import ModelSource
 
-CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 FATAL = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
 ACCEPTED = ("preferred_execution_providers", "default_execution_providers", "infer_execution_providers", "ort_session_options")
