@@ -458,7 +458,7 @@ class Session:
     launches: int | None = optional("Number of these calls per run; a replayed CUDA graph is one. Empty likewise.")
     messages: tuple[str, ...] = column(
         "What ONNX Runtime and its providers said at warning level or above when a session like it was made once more, in a process of its "
-        "own. Empty where nothing was said, or not asked: of sessions of the CPU alone.",
+        "own. Asked only where the first provider left nodes and has no table of kernels that says why; not of a session that is watched.",
         default=(),
     )
     load_ns: int | None = optional(
