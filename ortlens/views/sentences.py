@@ -108,7 +108,9 @@ def dry_run_sentence(capture: Capture) -> str:
     """Say what must be said first where nothing was run, to follow "Dry run"; empty where something was run."""
     if not is_dry_run(capture):
         return ""
-    rules = next((f"; {visible(each.title)}. {visible(each.hazard)}" for each in capture.findings if each.rule == "provider_rules"), "")
+    rules = next(
+        (f"; {visible(each.title)}. {visible(each.hazard).rstrip('.')}" for each in capture.findings if each.rule == "provider_rules"), ""
+    )
     if onnx_facts(capture) is not None:
         return f"of a model that was read, its types and shapes inferred; nothing was run{rules}"
     end = f"; {_dry_run_end(capture)}, and what follows is unknown" if coverage_of(capture).is_cut_short else ""
