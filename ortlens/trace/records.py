@@ -41,6 +41,7 @@ Refusal: TypeAlias = Literal["no_kernel", "opset", "dtype", "chosen", "compiles"
 GraphUse: TypeAlias = Literal["replayed", "slower", "threads", "many", "large", "failed", "refused", "waiting"]
 WeightsChange: TypeAlias = Literal["written", "replaced", "other_module"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
+Pairing: TypeAlias = Literal["name", "structure", "content"]
 SideVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
 ProcessStatus: TypeAlias = Literal["ok", "failed", "crashed", "timeout", "memory", "lost"]
 SideStatus: TypeAlias = Literal[ProcessStatus, "refused", "uninstalled", "skipped"]
@@ -600,6 +601,18 @@ class Numeric:
     line: int | None = optional("Number of the user line.")
     note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="", brief=8)
     why: str = column("Of that, why there is no verdict.", default="")
+    paired: Pairing | None = optional(
+        "Between two ONNX models, how the reference's value was found: by its `name`, the `structure` around it, or its `content`."
+    )
+    reference_value: str | None = optional("Likewise, the name of the value in the reference.")
+    sqnr_db: float | None = optional(
+        "Likewise, the power of the reference's value over that of the difference, in decibels; infinite where they are equal.",
+    )
+    cosine: float | None = optional("Likewise, the cosine of the angle between the two values.")
+    own_sqnr_db: float | None = optional(
+        "The same as `sqnr_db`, where the part of the model up to the values compared before gets the reference's own values: what "
+        "this part itself adds.",
+    )
     is_undecided: bool = column("Whether it was compared and differs, and PyTorch leaves the answer open.", default=False)
     left_out: bool = column(
         "Whether the time of `verify` was over before it, or some calls of its partition, were compared.", default=False
