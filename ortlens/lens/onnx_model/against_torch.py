@@ -15,7 +15,7 @@ from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import BY_BITS, Input
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.causes import difference_words
-from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, judge
+from ortlens.lens.verify.compare_values import ValueVerdict, judge
 from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.float64 import Float64Run, Missing
 from ortlens.trace import records as r
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ortlens.lens.onnx_model.signature import Feed
+    from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder
 
 _NAMED = 3  # outputs that a finding names
@@ -37,13 +38,14 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     inputs: Sequence[Input],
     feed: Feed,
     recorder: Recorder,
-    atol: Any,
-    rtol: Any,
+    tolerances: Tolerances,
 ) -> None:
     """Fill the table of compared values; raise UsageError if the reference fails or returns another number of tensors."""
     if not callable(reference):
-        raise UsageError(f"verify() takes the PyTorch module or function that the model was made from, not {type(reference).__name__}")
-    tolerances = Tolerances(atol, rtol)
+        raise UsageError(
+            f"verify() takes the PyTorch module or function that the model was made from, an exported program or an ONNX model, not "
+            f"{type(reference).__name__}"
+        )
     values = [_tensor(each, feed[each.name]) for each in inputs]
     outputs, again = (_outputs(session, run(session, inputs, feed, "the model")) for _ in range(2))
     eager, wide, unsteady = _eager(reference, values, outputs, tolerances)

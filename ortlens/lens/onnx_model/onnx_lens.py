@@ -19,7 +19,7 @@ from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, runner_of, threads_of
+from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, run, runner_of, threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated, inputs_from_session, shapes_of
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.forecast import record_forecast
@@ -234,31 +234,45 @@ class OnnxLens(CaptureView):
         with watched(options):
             return new_session(self._source, self._choice, options)
 
-    def verify(self, reference: Callable[..., Any], *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
-        """Compare the outputs of the model with those of the PyTorch module that it was made from.
+    def verify(self, reference: Any, *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
+        """Compare the model with what it was made from: a PyTorch module, an exported program, or another ONNX model.
 
-        The module is called with the model's inputs as tensors, by place and in the model's order, without gradients: twice, more often
-        if it draws random numbers, and once in double precision, if it runs so, to tell rounding from faults. What differs between two
-        calls has no verdict. Random generators, weights and buffers are put back. Nothing is recorded as a call.
+        With a module, the outputs are compared. It is called with the model's inputs as tensors, by place and in the model's order,
+        without gradients: twice, more often if it draws random numbers, and once in double precision, if it runs so, to tell rounding
+        from faults. What differs between two calls has no verdict. Random generators, weights and buffers are put back.
+
+        With an ONNX model or a program, every value that both have is compared as well. Values are paired by name, by structure and by
+        content. Both run without rewrites, and each part of the model once more on the reference's values, which tells what it adds
+        itself from what it inherits. The parts that lose most are tried as they are in the reference. Where the model is quantised, or
+        in narrower floats than the reference, differences have no verdict but an SQNR. Nothing is recorded as a call.
 
         Args:
-            reference: The module or function, in evaluation mode.
+            reference: The module or function, in evaluation mode; the `torch.export.ExportedProgram`; or the path, bytes or
+                `onnx.ModelProto` of an ONNX model with the same inputs and outputs.
             *args: Inputs in order; without any, those of the latest call.
             atol: As for `Lens.verify`.
             rtol: Likewise.
             **kwargs: Inputs of the model by name.
 
         Returns:
-            The frame `numerics`, one row of scope `call` per output of the model, and per tensor of a sequence. What differs is a
-            finding, too.
+            The frame `numerics`, one row of scope `call` per output of the model, and per tensor of a sequence; with an ONNX model or a
+            program also one of scope `value` per value that both have. What differs is a finding, too.
 
         Raises:
-            UsageError: `reference` cannot be called, raises, or returns another number of tensors than the model has outputs.
-            SessionError: ONNX Runtime cannot run the model.
+            UsageError: `reference` is none of these, raises, or has other inputs or outputs than the model.
+            SessionError: ONNX Runtime cannot run one of the models.
         """
-        from ortlens.lens.onnx_model.against_torch import verify
+        from ortlens.lens.onnx_model import against_model, against_torch
+        from ortlens.lens.verify.compare_values import Tolerances
 
-        verify(self._session_to("verify"), reference, self._signature, self._feed(args, kwargs), self._recorder, atol, rtol)
+        session, feed, tolerances = self._session_to("verify"), self._feed(args, kwargs), Tolerances(atol, rtol)
+        other = against_model.reference_source(reference)
+        if other is None:
+            against_torch.verify(session, reference, self._signature, feed, self._recorder, tolerances)
+        else:
+            outputs = run(session, self._signature, feed, self._source.name)
+            against_model.verify(self._source, other, outputs, feed, self._recorder, tolerances)
+        self._facts["onnx_reference"] = "PyTorch" if other is None else other.name
         return self.numerics
 
     def _session_to(self, study: str) -> onnxruntime.InferenceSession:

@@ -67,6 +67,11 @@ class Tolerances:
         """Read the user's tolerances: each a number, a mapping of torch dtypes to numbers, or None for the defaults."""
         self._atol, self._rtol = _checked("atol", atol), _checked("rtol", rtol)
 
+    @property
+    def given(self) -> bool:
+        """Whether the user chose any."""
+        return bool(self._atol or self._rtol)
+
     def of(self, dtype: torch.dtype) -> Tolerance:
         """Return the tolerance for values of one dtype."""
         atol, rtol = DEFAULTS.get(_PARTS.get(dtype, dtype), (0.0, 0.0))

@@ -1,0 +1,239 @@
+"""An ONNX model against another: the table of compared values, and findings about what loses most, each of them tried."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import torch
+
+from ortlens.analysis.problems.catalogue import remedy
+from ortlens.backend.api import OrtBackend
+from ortlens.backend.deploy.export import WeightSource
+from ortlens.backend.freeze.exporting import export_program
+from ortlens.errors import UsageError
+from ortlens.lens.onnx_model import graph_records
+from ortlens.lens.onnx_model.model_side import ModelSide
+from ortlens.lens.onnx_model.source import source_of
+from ortlens.lens.onnx_model.two_models import ComparedValue, TwoModels, between
+from ortlens.trace import records as r
+from ortlens.units import counted, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ortlens.lens.onnx_model.signature import Feed
+    from ortlens.lens.onnx_model.source import ModelSource
+    from ortlens.lens.verify.compare_values import Tolerances
+    from ortlens.trace.recorder import Recorder
+
+RULES = ("call_differs", "float16_overflow", "scale_misfit", "narrow_nodes")
+_TRIED = 12  # parts in whose place the reference's is tried
+_WORTH_DB = 0.2  # gain of a part that is worth keeping
+_POOR_DB = 30.0  # what 8 bits keep where nothing is wrong
+_GOOD_DB = 40.0  # of outputs that are hardly worth a change
+_WORTH_A_CHANGE_DB = 1.0  # gain of all that help
+_FITS = (0.5, 4.0)  # the range that a scale covers, over that of the values, which is no fault
+_LARGEST_FLOAT16 = 65504.0
+
+
+def reference_source(reference: Any) -> ModelSource | None:
+    """Read a reference that is an ONNX model, or an exported program, which becomes one; None for any other."""
+    if isinstance(reference, (str, os.PathLike, bytes, onnx.ModelProto)):
+        return source_of(reference)
+    if not isinstance(reference, torch.export.ExportedProgram):
+        return None
+    folder = tempfile.TemporaryDirectory(prefix="ortlens-reference-", ignore_cleanup_errors=True)
+    path = Path(folder.name) / "reference.onnx"
+    export_program(reference, OrtBackend(), path, WeightSource(None))
+    return replace(source_of(path), name="the exported program", folder=folder)
+
+
+def verify(  # noqa: PLR0913, PLR0917 - one call site
+    model: ModelSource, reference: ModelSource, outputs: Mapping[str, Any], feed: Feed, recorder: Recorder, tolerances: Tolerances
+) -> None:
+    """Fill the table of compared values, from the `outputs` of a call with `feed`, and find what loses most.
+
+    Raises `UsageError` if the reference has other inputs or outputs, and `SessionError` if one of the models does not run without rewrites.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortlens-verify-", ignore_cleanup_errors=True) as name:
+        ours, theirs = ModelSide(model, Path(name), "model"), ModelSide(reference, Path(name), "reference")
+        ours.feed = {name: _array(name, value) for name, value in feed.items() if value is not None}
+        theirs.feed = _feed_of(theirs, ours)
+        expected = _expected(ours, theirs)
+        both = TwoModels(ours, theirs, tolerances)
+        values = list(both.compared())
+        narrow = any(each.narrow for each in values)
+        rows = [_of_output(ours, name, outputs[name], *other, tolerances) for name, other in expected.items()]
+        tried = _Tried(both, expected, values if narrow else ())
+    _record(recorder, reference, [*rows, *values], tried, lenient=narrow and not tolerances.given)
+
+
+def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+        raise UsageError(f"the input {name!r} is no array of numbers; two models are compared value by value on tensors that numpy knows")
+    return value
+
+
+def _feed_of(reference: ModelSide, ours: ModelSide) -> dict[str, np.ndarray[Any, Any]]:
+    """Give the reference the same inputs: by names, or else by places; floats in its own type."""
+    names = reference.graph.inputs
+    pairs = dict(zip(names, names if ours.feed.keys() >= set(names) else ours.feed, strict=False))
+    if len(pairs) != len(names) or len(pairs) != len(ours.feed):
+        raise UsageError(
+            f"{ours.name} takes {', '.join(ours.feed)}, and {reference.name} {', '.join(names)}: they are not the same function"
+        )
+    wanted = {name: reference.input_dtype(name) for name in names}
+    return {name: _as(ours.feed[other], wanted[name]) for name, other in pairs.items()}
+
+
+def _as(value: np.ndarray[Any, Any], dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
+    return value if dtype is None or dtype.kind != "f" or value.dtype.kind != "f" else value.astype(dtype)
+
+
+def _expected(ours: ModelSide, theirs: ModelSide) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
+    """Compute the outputs of the reference, by the names that the examined model has for them."""
+    names, values = ours.graph.outputs, theirs.outputs()
+    if len(names) != len(values):
+        raise UsageError(
+            f"{ours.name} has {counted(len(names), 'output')} ({', '.join(names)}), and {theirs.name} {len(values)} ({', '.join(values)})"
+        )
+    others = names if set(names) == values.keys() else list(values)
+    return {
+        name: (other, theirs.real(other, values[other])) for name, other in zip(names, others, strict=True) if values[other] is not None
+    }
+
+
+class _Tried:
+    """What the outputs keep with the reference's parts in place of the worst, one by one, and with all that help."""
+
+    def __init__(self, both: TwoModels, expected: Mapping[str, tuple[str, np.ndarray[Any, Any]]], values: Sequence[ComparedValue]) -> None:
+        self._both, self._expected = both, expected
+        worst = sorted(
+            (each for each in values if each.is_part and (each.own.sqnr_db or 0.0) < math.inf), key=lambda each: each.own.sqnr_db or 0.0
+        )
+        self.before = self._sqnr_db([]) if worst else math.inf
+        self.alone = {each: self._sqnr_db([each]) for each in worst[:_TRIED]}
+        self.kept = [each for each in values if self.alone.get(each, -math.inf) >= self.before + _WORTH_DB]
+        self.after = self._sqnr_db(self.kept) if self.kept else self.before
+        self.nodes = list(dict.fromkeys(name for each in self.kept for name in both.nodes_of(each)))
+
+    def _sqnr_db(self, kept: Sequence[ComparedValue]) -> float:
+        """Return the SQNR of the output that is furthest from the reference."""
+        made = self._both.outputs(kept)
+        return min(
+            (found for name, (_, value) in self._expected.items() if (found := between(made[name], value).sqnr_db) is not None),
+            default=math.inf,
+        )
+
+
+def _of_output(  # noqa: PLR0913, PLR0917 - an output, in both models
+    ours: ModelSide, name: str, value: Any, other: str, reference: np.ndarray[Any, Any], tolerances: Tolerances
+) -> ComparedValue:
+    """Compare an output of the session that runs."""
+    if not isinstance(value, np.ndarray) or value.shape != reference.shape:
+        shapes = " and ".join(str(getattr(each, "shape", type(each).__name__)) for each in (value, reference))
+        raise UsageError(f"the output {name!r} has other sizes in both models: {shapes}")
+    found = between(ours.real(name, value), reference, tolerances)
+    return ComparedValue(value=name, node=name, reference=other, paired=None, is_part=False, inherited=found, own=found)
+
+
+def _record(recorder: Recorder, reference: ModelSource, compared: Sequence[ComparedValue], tried: _Tried, *, lenient: bool) -> None:
+    """Record what was compared; where narrower types compute, a difference is no fault of its own, if `lenient`."""
+    nodes = {node.node: node for node in recorder.records(r.Node)}
+    wrong = [each for each in compared if not each.inherited.agrees and not lenient]
+    first = next((each for each in wrong if each.paired and not each.own.agrees), None)
+    rows = [
+        r.Numeric(
+            partition_id=graph_records.PARTITION if each.paired else None,
+            node=each.node,
+            onnx_value=each.value,
+            scope="value" if each.paired else "call",
+            **r.same(each.inherited, "max_abs", "max_rel", "sqnr_db", "cosine"),
+            ok=True if each.inherited.agrees else None if lenient else False,
+            why="" if each.inherited.agrees or not lenient else "computed in narrower types",
+            first_divergence=each is first,
+            paired=each.paired,
+            reference_value=each.reference,
+            own_sqnr_db=each.own.sqnr_db if each.paired else None,
+            nonfinite="origin" if each.overflows else None,
+            note="" if each not in tried.alone else f"with the reference's part in its place, the outputs are at {_db(tried.alone[each])}",
+            **({} if (node := nodes.get(each.node)) is None else r.same(node, "file", "line")),
+        )
+        for each in compared
+    ]
+    recorder.replace_all(r.Numeric, rows)
+    recorder.replace_findings(RULES, [*_findings(compared, tried, reference.name), *_differs(wrong, first, reference.name)])
+
+
+def _db(value: float) -> str:
+    return "no difference" if value == math.inf else f"{value:.1f} dB of SQNR"
+
+
+def _findings(compared: Sequence[ComparedValue], tried: _Tried, reference: str) -> Iterator[r.Finding]:
+    overflown = [each for each in compared if each.overflows]
+    for each in overflown[:1]:
+        limit = f", and float16 holds {_LARGEST_FLOAT16:,.0f} at most" if each.reach > _LARGEST_FLOAT16 else ""
+        yield r.Finding(
+            rule="float16_overflow",
+            subject=each.node,
+            severity="error",
+            title=f"{each.value} overflows at {each.node}: in {reference} it reaches {each.reach:,.0f}{limit}",
+            evidence=f"{counted(len(overflown), 'value')} with infinities where the reference has none",
+            hazard="What is computed from it is infinite or NaN, for these inputs and others like them.",
+            **remedy(f"Keep {each.node} in float32, with the nodes that read it", "Or scale the values down before it."),
+        )
+    poor = [each for each in compared if each.covers is not None and (each.own.sqnr_db or 0.0) < _POOR_DB]
+    misfits = {each.scale: each for each in sorted(poor, key=_own_db, reverse=True) if not _FITS[0] <= (each.covers or 1.0) <= _FITS[1]}
+    for each in sorted(misfits.values(), key=_own_db):
+        covers = each.covers or 0.0
+        yield r.Finding(
+            rule="scale_misfit",
+            subject=each.scale,
+            severity="error",
+            title=f"The scale {each.scale} covers {times(covers) if covers > 1 else percent(covers)} of the range of {each.reference}",
+            evidence=f"it holds up to {covers * each.reach:.4g}, the values of {reference} reach {each.reach:.4g} with these inputs; "
+            f"the value keeps {_db(_own_db(each))}",
+            hazard="Values beyond the range are cut off." if covers < 1 else "Few of the 256 steps are used, and each is too wide.",
+            **remedy("Quantise the model again, calibrated with inputs such as these", "A scale that was edited is restored by that, too."),
+        )
+    if tried.kept and tried.after >= tried.before + _WORTH_A_CHANGE_DB:
+        said = ", ".join(f"{each.node}: {_db(gained)}" for each, gained in tried.alone.items())
+        argument = tried.kept[0].narrow
+        yield r.Finding(
+            rule="narrow_nodes",
+            subject=tried.kept[0].node,
+            severity="warning" if tried.before < _GOOD_DB else "info",
+            title=f"The outputs are at {_db(tried.before)}, and with parts of {reference} in it at {_db(tried.after)}",
+            evidence=f"tried with the reference's part in place of each of the {len(tried.alone)} worst: {said}",
+            hazard="These parts lose most of what the narrower types lose.",
+            mitigation=f"Leave these nodes as they are in {reference}: pass {argument} to the tool that converts the model",
+            settings=(f"{argument} = {json.dumps(tried.nodes)}",),
+        )
+
+
+def _own_db(each: ComparedValue) -> float:
+    return each.own.sqnr_db or 0.0
+
+
+def _differs(wrong: Sequence[ComparedValue], first: ComparedValue | None, reference: str) -> Iterator[r.Finding]:
+    """Find outputs that differ where both compute in the same types."""
+    outputs = [each for each in wrong if each.paired is None]
+    if outputs:
+        begins = "" if first is None else f"; the first value that differs on its own is {first.value}, of {first.node}"
+        yield r.Finding(
+            rule="call_differs",
+            subject="call",
+            severity="error",
+            title=f"{outputs[0].value} differs from that of {reference} by up to {outputs[0].inherited.max_abs:.1e}{begins}",
+            evidence=f"{counted(len(outputs), 'output')} and {len(wrong) - len(outputs):,} inside differ beyond rounding",
+            hazard="The models give other results for the same inputs.",
+            **remedy("Compare the node that is named with the nodes of the reference", "What changed it is the tool that wrote the model."),
+        )

@@ -1,0 +1,231 @@
+"""An ONNX model of which any value can be computed, also from given ones: one of two that are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from ortlens._ort import CPU
+from ortlens.backend.basis.node_provenance import used_nodes
+from ortlens.errors import SessionError, UsageError
+from ortlens.lens.onnx_model.pairing import ModelGraph
+from ortlens.lens.onnx_model.source import with_names
+from ortlens.lens.profiling.kernel_records import LARGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ortlens.lens.onnx_model.source import ModelSource
+
+_PASSING = frozenset({"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather", "Identity", "Clip", "Relu"})
+"""Operators whose result has the scale of their first input, where they compute on quantised values."""
+
+_QUANTISED = frozenset({"int8", "uint8", "int16", "uint16"})
+_SCALE_OF_RESULT = {
+    "QuantizeLinear": 1,
+    "QLinearConv": 6,
+    "QLinearMatMul": 6,
+    "QLinearAdd": 6,
+    "QLinearMul": 6,
+    "QGemm": 7,
+    "QLinearConcat": 0,
+}
+"""Where the scale of its result is among the inputs of an operator; for others it is the fourth."""
+
+_OWN = "//own"  # at the end of a value's name, where another is given in its place
+_WITHOUT_ARRAY = (onnx.TensorProto.BFLOAT16, onnx.TensorProto.STRING)  # types of values that are not compared
+_LIMIT = 300  # characters of ONNX Runtime's own text
+
+
+def is_quantised(node: onnx.NodeProto) -> bool:
+    """Whether a node reads or writes quantised values with their scales beside them."""
+    return "Linear" in node.op_type or node.op_type == "QGemm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How quantised values stand for numbers: `(value - zero) * scale`, both shaped to apply to the whole value."""
+
+    name: str
+    scale: np.ndarray[Any, Any]
+    zero: np.ndarray[Any, Any]
+
+    def real(self, value: np.ndarray[Any, Any]) -> Any:
+        """Compute the numbers."""
+        return ((value.astype(np.float64) - self.zero) * self.scale).astype(np.float32)
+
+    def quantised(self, value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Any:
+        """Compute the nearest quantised values."""
+        info = np.iinfo(dtype)
+        return np.clip(np.rint(value / self.scale) + self.zero, info.min, info.max).astype(dtype)
+
+    def widest(self, dtype: np.dtype[Any]) -> Any:
+        """Compute the largest magnitude that can be held."""
+        info = np.iinfo(dtype)
+        return np.maximum(np.abs(info.min - self.zero), np.abs(info.max - self.zero)) * self.scale
+
+
+class ModelSide:
+    """A model in a folder of its own, with its weights beside it, so that parts of it take no more memory than they need."""
+
+    def __init__(self, source: ModelSource, folder: Path, name: str) -> None:
+        """Write the model; raise `UsageError` where ONNX cannot read it, as one in ONNX Runtime's own format."""
+        self.name = source.name
+        if source.structure is None or source.loadable is None:
+            raise UsageError(
+                f"{source.name} cannot be compared value by value: its nodes are not known; give the ONNX file that it was made from"
+            )
+        model = onnx.load(source.path) if source.path is not None else onnx.ModelProto.FromString(source.data or b"")
+        path = folder / f"{name}.onnx"
+        onnx.save_model(model, path, save_as_external_data=True, location=f"{name}.weights", size_threshold=LARGE)
+        self._model = with_names(onnx.load(path, load_external_data=False))
+        self.graph = ModelGraph(self._model)
+        self._path = path
+        self.feed: Mapping[str, np.ndarray[Any, Any]] = {}
+        self.dtypes: dict[str, np.dtype[Any]] = {}  # of values that were computed, and of inputs
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    @cached_property
+    def _tensors(self) -> dict[str, onnx.TensorProto]:
+        constants = (node for node in self._model.graph.node if node.op_type == "Constant")
+        found = {node.output[0]: item.t for node in constants for item in node.attribute if item.name == "value"}
+        return found | {tensor.name: tensor for tensor in self._model.graph.initializer}
+
+    def constant(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Read a constant of the file; None if there is none of that name, or numpy has no such type."""
+        try:
+            return onnx.numpy_helper.to_array(self._tensors[name], str(self._path.parent))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def input_dtype(self, name: str) -> np.dtype[Any] | None:
+        """Return the type of an input; None if numpy has none."""
+        element = next(value.type.tensor_type.elem_type for value in self._model.graph.input if value.name == name)
+        try:
+            return onnx.helper.tensor_dtype_to_np_dtype(element)
+        except KeyError:
+            return None
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+        """Yield the constants that are floats, and those that stand for floats where they are read."""
+        for name in self._tensors:
+            value = self.constant(name)
+            if value is not None and (value.dtype.kind == "f" or (value.dtype.name in _QUANTISED and self.scale_of(name) is not None)):
+                yield name, self.real(name, value)
+
+    def values(self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]] | None = None) -> dict[str, np.ndarray[Any, Any]]:
+        """Compute values by name, without rewrites, from the inputs and from what is `given` in place of values; as they are in the model.
+
+        A given value that is asked for is computed, and what reads it gets the given one. What numpy has no type for is left out.
+        """
+        fed = {name: self.feed[name] for name in names if name in self.feed}
+        fed |= {name: value for name in names if (value := self.constant(name)) is not None}
+        made = self._computed([name for name in dict.fromkeys(names) if name in self.graph.makers], given or {})
+        fed |= {name: value for name, value in made.items() if value is not None}
+        self.dtypes |= {name: value.dtype for name, value in fed.items()}
+        self.shapes |= {name: value.shape for name, value in fed.items()}
+        return fed
+
+    def _computed(self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+        if not names:
+            return {}
+        model, read = self._cut(names, given)
+        path = self._path.with_name(f"part-{self._path.name}")
+        path.write_bytes(model.SerializeToString())
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        return dict(zip(names, self._run(path, options, read), strict=True))
+
+    def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Compute the outputs as a plain session does, with its rewrites."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        return dict(zip(self.graph.outputs, self._run(self._path, options, self.feed), strict=True))
+
+    def _run(self, path: Path, options: onnxruntime.SessionOptions, feed: Mapping[str, np.ndarray[Any, Any]]) -> list[Any]:
+        """Run a model; what numpy has no type for is None."""
+        given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for name, value in feed.items()}
+        try:
+            results = onnxruntime.InferenceSession(path, options, providers=[CPU]).run_with_ort_values(None, given)
+        except Exception as error:
+            raise SessionError(f"ONNX Runtime cannot run {self.name} value by value: {' '.join(str(error).split())[:_LIMIT]}") from error
+        return [value.numpy() if value.is_tensor() and value.element_type() not in _WITHOUT_ARRAY else None for value in results]
+
+    def _cut(
+        self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]]
+    ) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
+        """Make the part of the model that computes these values, and choose what it reads."""
+        nodes = []
+        for node in self._model.graph.node:
+            copied = onnx.NodeProto()
+            copied.CopyFrom(node)
+            copied.output[:] = [f"{name}{_OWN}" if name in given else name for name in node.output]
+            nodes.append(copied)
+        wanted = {f"{name}{_OWN}" if name in given else name for name in names}
+        outputs = [onnx.ValueInfoProto(name=f"{name}{_OWN}" if name in given else name) for name in names]
+        kept = used_nodes(nodes, wanted)
+        read = {name: value for name, value in {**self.feed, **given}.items() if name in wanted}
+        made = onnx.ModelProto(ir_version=self._model.ir_version, opset_import=self._model.opset_import, functions=self._model.functions)
+        made.graph.name = "part"
+        made.graph.node.extend(kept)
+        made.graph.initializer.extend(
+            tensor for tensor in self._model.graph.initializer if tensor.name in wanted and tensor.name not in read
+        )
+        made.graph.input.extend(
+            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in read.items()
+        )
+        made.graph.output.extend(outputs)
+        return made, read
+
+    def is_number(self, name: str) -> bool:
+        """Whether it is known which numbers a value that was computed stands for: not where a call chooses its scale, nor in NCHWc."""
+        node = self.graph.makers.get(name)
+        if node is not None and node.domain == "com.microsoft.nchwc" and node.op_type != "ReorderOutput":
+            return False
+        return self.dtypes[name].name not in _QUANTISED or self.scale_of(name) is not None
+
+    def real(self, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Compute the numbers that a value stands for, where it is quantised."""
+        scale = self.scale_of(name) if value.dtype.name in _QUANTISED else None
+        return value if scale is None else scale.real(value)
+
+    def stored(self, name: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Write numbers in the type that a value has in this model."""
+        dtype, numbers = self.dtypes[name], numbers.reshape(self.shapes[name])
+        scale = self.scale_of(name) if dtype.name in _QUANTISED else None
+        with np.errstate(over="ignore"):  # what float16 cannot hold is infinite there, too
+            return numbers.astype(dtype) if scale is None else scale.quantised(numbers, dtype)
+
+    def scale_of(self, name: str) -> Scale | None:
+        """Find the constant scale of a quantised value: where it is made, where it is read, or of what it was made from."""
+        node = self.graph.makers.get(name)
+        if node is not None and is_quantised(node) and node.op_type not in ("DequantizeLinear", "DynamicQuantizeLinear"):
+            return self._scale(node, _SCALE_OF_RESULT.get(node.op_type, 3))
+        reader = next((each for each in self.graph.readers.get(name, ()) if is_quantised(each)), None)
+        if reader is not None:
+            return self._scale(reader, list(reader.input).index(name) + 1)
+        return self.scale_of(node.input[0]) if node is not None and node.op_type in _PASSING else None
+
+    def _scale(self, node: onnx.NodeProto, place: int) -> Scale | None:
+        scale, zero = (self.constant(name) for name in [*node.input[place : place + 2], "", ""][:2])
+        if scale is None or scale.ndim > 1:
+            return None
+        zero = np.zeros(scale.shape) if zero is None else zero
+        shape: list[int] = []
+        if scale.size > 1:
+            held = self._tensors.get(node.input[place - 1])
+            axis = next((item.i for item in node.attribute if item.name == "axis"), 1 if "uantizeLinear" in node.op_type else 0)
+            if held is None or not -len(held.dims) <= axis < len(held.dims) or held.dims[axis] != scale.size:
+                return None
+            shape = [1] * len(held.dims)
+            shape[axis] = scale.size
+        return Scale(name=node.input[place], scale=scale.astype(np.float64).reshape(shape), zero=zero.astype(np.float64).reshape(shape))
