@@ -85,7 +85,9 @@ def test_help_has_questions_and_examples_that_parse(name: str, capsys: pytest.Ca
 
 
 def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
-    typed = [action for command in COMMANDS.values() for action in command._actions if action.type not in (None, Path, expanded)]
+    typed = [
+        one for command in COMMANDS.values() for one in command._actions if one.type not in (None, Path, expanded) and one.metavar != "NPZ"
+    ]
     assert len(typed) > 10
     for action in typed:
         with pytest.raises(argparse.ArgumentError) as refused:
