@@ -45,6 +45,20 @@ def resident_bytes(pid: int) -> int | None:
         return None
 
 
+_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def usable_bytes() -> int | None:
+    """Look up how much memory this process may use, the machine's or its container's; None where the system does not tell."""
+    limits = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for group in _GROUPS:
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(group.read_text(encoding="ascii")))
+    return min((limit for limit in limits if limit > 0), default=None)
+
+
 class _Mallinfo(ctypes.Structure):
     """`struct mallinfo2` of glibc's `malloc.h`."""
 

@@ -79,9 +79,14 @@ EXPLAIN = Command(
 
 def _onnx_model(request: Request, options: argparse.Namespace, inputs: Inputs) -> OnnxLens:
     """Run an ONNX model, and profile and verify it if requested; raise `UsageError` if `--verify` lacks `--reference`."""
+    from ortlens.lens.onnx_model.signature import feed_from, inputs_of
+    from ortlens.lens.onnx_model.source import source_of
+
     if request.verify and not options.reference:
         raise UsageError("--verify of an ONNX model needs the PyTorch module that it was made from: --reference MODULE:NAME")
-    args, kwargs = inputs.arrays(options.seed)
+    structure = source_of(options.target).structure if len(inputs.calls) > 1 else None
+    feeds = structure and tuple(feed_from(inputs_of(structure), *each.arrays(options.seed)) for each in inputs.calls)
+    args, kwargs = (feeds, {}) if feeds else inputs.arrays(options.seed)
     reference = target_from_text(options.reference) if request.verify else None
     return onnx_explained(request, options.target, args, kwargs, reference)
 
@@ -106,16 +111,15 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
     target: Any
     is_program = Path(options.target).suffix.lower() == ".pt2"
     target = _program_from_file(options.target) if is_program else target_from_text(options.target, on_meta=request.dry_run)
-    with raised_as_usage("creating the inputs"):
-        args, kwargs = inputs.made(options.seed)
+    calls = [each.made(options.seed) for each in (inputs.calls if not request.dry_run else [inputs])]  # which plans for one call
     if is_program and not options.input:
         if target.example_inputs is None:
             raise UsageError(f"{options.target} holds no example inputs; give them with --input, for example --input f32[1,3,224,224]")
-        args, kwargs = target.example_inputs
+        calls = [target.example_inputs]
     lens = new_lens(request, options.target)
     try:
-        with raised_as_usage(calling(options, target, args, kwargs)):
-            explained(request, lens, target, args, kwargs)
+        with raised_as_usage([calling(options, target, *call) for call in calls][-1]):
+            explained(request, lens, target, *calls)
     except BaseException:
         if lens.captured().graphs:  # what was captured until then is written; errors while writing are suppressed in favour of the first
             with contextlib.suppress(OrtLensError):

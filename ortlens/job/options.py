@@ -117,6 +117,7 @@ _CAPTURE = "a file that lens.save() or another command wrote"
 _TABLES = ", ".join(SHOWN_TABLES)
 _MANY: Mapping[str, Any] = {"nargs": "+", "default": []}
 _REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
+_INPUTS: Mapping[str, Any] = {"dest": "input", "action": "extend", **_MANY}
 _SHOWN = "NAME[:KEY=VALUE,...]"
 
 OPTIONS = (
@@ -134,11 +135,11 @@ OPTIONS = (
     Option(
         "--input",
         _MODELS,
-        "arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, 2.5, true, none, 'text'",
+        "arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, true, 'text', @x.npy, @FOLDER",
         "SPEC",
-        action="extend",
-        **_MANY,
+        **_INPUTS,
     ),
+    Option("--inputs", _MODELS, "arguments by name, from a file or a folder with one per call", "NPZ", type="**@{}".format, **_INPUTS),
     Option("--seed", _MODELS, "seed for random weights and inputs (default: %(default)s)", "N", type=_WHOLE, default=0),
     # how it is compiled and called
     Option("-o", _MAGICS, "keep the lens under this name", "NAME", dest="store", type=_NAME),

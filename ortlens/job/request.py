@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,8 +125,11 @@ def new_lens(request: Request, name: str) -> Lens:
     return Lens(request.backend, options=request.options or None, name=name, dry_run=request.dry_run)
 
 
-def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Compile a target, call it, and profile and verify it as requested. What the target raises passes; what the lens saw stays."""
+def explained(request: Request, lens: Lens, target: Callable[..., Any], *calls: tuple[tuple[Any, ...], Mapping[str, Any]]) -> None:
+    """Compile a target, call it, and profile and verify it as requested. What the target raises passes; what the lens saw stays.
+
+    Of several calls, the first is measured and profiled. The others are made once, and each is verified.
+    """
     import torch
 
     from ortlens.lens.explain import planned_device
@@ -133,12 +137,16 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
 
     with torch.no_grad() if request.no_grad else contextlib.nullcontext():
         device = planned_device(target, request.device, dry_run=request.dry_run)
+        (args, kwargs), *others = calls
         explain_under(lens, target, args, kwargs, Wanted(request.dynamic, request.calls, device))
+        for place, (more, named) in enumerate(others, 2):
+            lens.call_target(more, named)
+            lens.compilations.recorder.note(explain_inputs=place)
         seen = lens.captured() if request.profile or request.verify else None
         if request.profile and seen and seen.sessions:  # else the summary says why ONNX Runtime computed nothing
             lens.profile(*args, **_budget(request), **kwargs)
         if request.verify and seen and seen.graphs:
-            lens.verify(*args, **_budget(request), **kwargs)
+            lens.compilations.recorder.keep_worst([partial(lens.verify, *more, **_budget(request), **named) for more, named in calls])
 
 
 def _budget(request: Request) -> dict[str, Any]:
@@ -167,7 +175,7 @@ def onnx_explained(
     if request.profile:
         lens.profile(**_budget(request))
     if request.verify and reference is not None:
-        lens.verify(reference)
+        lens.verify(reference, *args, **(kwargs or {}))
     return lens
 
 

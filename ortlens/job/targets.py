@@ -1,4 +1,4 @@
-"""Targets and inputs as they are written on a command line: `MODULE:NAME`, imported from this folder; `f32[1,3]`, `mask=bool[1,16]`."""
+"""Targets and inputs as they are written on a command line: `MODULE:NAME`, imported from this folder; `f32[1,3]`, `mask=@mask.npy`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import pkgutil
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,11 +18,10 @@ from ortlens.job.request import value_from_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     import numpy as np
-    import torch
 
 
 _DTYPES = {
@@ -53,77 +52,92 @@ class TensorSpec:
     low: float | None = None  # least value; None with `high` for the default of the dtype
     high: float | None = None  # values stay below it
 
-    def _whole_range(self) -> tuple[int, int]:
-        low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
-        return int(low), int(high)
-
     def array(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Make the same kind of numbers as an array, for a model without PyTorch; raise `UsageError` if numpy has no such type."""
-        dtype = _DTYPES[self.dtype]
-        if self.dtype == "bf16":
-            raise UsageError("--input: bf16 has no numpy type; an ONNX model with such inputs is explained without --input, or from Python")
-        if not dtype.startswith("float"):
-            return rng.integers(*self._whole_range(), self.sizes).astype(dtype)
-        if self.high is None:
-            return rng.standard_normal(self.sizes).astype(dtype)
-        low = self.low or 0.0
-        return (low + (self.high - low) * rng.random(self.sizes)).astype(dtype)
+        """Make the numbers: in the given range, else standard normal floats, and 0 or 1 for integers and truth values.
 
-    def made(self, generator: torch.Generator) -> torch.Tensor:
-        """Make the tensor: in the given range, else standard normal floats, and 0 or 1 for integers and truth values.
-
-        Without a range, `i8` and `u8` span all their values.
+        Without a range, `i8` and `u8` span all their values. Those of `bf16`, which numpy has no type for, are `float32`.
         """
-        import torch
+        import numpy as np
 
-        dtype: torch.dtype = getattr(torch, _DTYPES[self.dtype])
-        if not dtype.is_floating_point:
-            return torch.randint(*self._whole_range(), self.sizes, generator=generator, dtype=torch.int64).to(dtype)
-        if self.high is None:
-            return torch.randn(self.sizes, generator=generator).to(dtype)
-        low = self.low or 0.0
-        return (low + (self.high - low) * torch.rand(self.sizes, generator=generator, dtype=torch.float64)).to(dtype)
+        dtype = "float32" if self.dtype == "bf16" else _DTYPES[self.dtype]
+        low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
+        if dtype.startswith("float"):
+            made: Any = rng.standard_normal(self.sizes) if self.high is None else low + (high - low) * rng.random(self.sizes)
+        else:
+            made = rng.integers(int(low), int(high), self.sizes)
+        return np.asarray(made, dtype)  # of no sizes, it is a number until now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a target is called with: tensors still to be made, and plain values."""
+    """What a target is called with: tensors still to be made, arrays and tensors of files, and plain values."""
 
     positional: tuple[Any, ...] = ()
     named: tuple[tuple[str, Any], ...] = ()
+    calls: tuple[Inputs, ...] = ()  # those of each call, this first one among them: a folder holds several
 
     def arrays(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make the tensors as numpy arrays: arguments by place, and by name."""
-        import numpy as np
-
-        rng = np.random.default_rng(seed)
-        return self._filled(lambda spec: spec.array(rng))
+        """Make the tensors as numpy arrays: arguments by place, and by name. Raise `UsageError` for bf16, and for several calls."""
+        if any(isinstance(given, TensorSpec) and given.dtype == "bf16" for given in (*self.positional, *dict(self.named).values())):
+            raise UsageError("--input: bf16 has no numpy type; an ONNX model with such inputs is explained without --input, or from Python")
+        return self._filled(seed, lambda array, _: array)
 
     def made(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make the tensors, the same ones for the same seed: arguments by place, and by name."""
+        """Make the tensors, with the same numbers for the same seed, as `arrays` does."""
         import torch
 
-        generator = torch.Generator().manual_seed(seed)
-        return self._filled(lambda spec: spec.made(generator))
+        return self._filled(seed, lambda array, dtype: torch.from_numpy(array).to(getattr(torch, dtype) if dtype else None))
 
-    def _filled(self, fill: Callable[[TensorSpec], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _filled(self, seed: int, made: Callable[[Any, str | None], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        import numpy as np
+
+        if len(self.calls) > 1:
+            raise UsageError(f"--input: this makes one call, and the folder holds {len(self.calls)}; name one of its files")
+        rng = np.random.default_rng(seed)
+
         def value(given: Any) -> Any:  # noqa: ANN401 - any argument
-            return fill(given) if isinstance(given, TensorSpec) else given
+            if isinstance(given, TensorSpec):
+                return made(given.array(rng), _DTYPES[given.dtype])
+            return made(given, None) if isinstance(given, np.ndarray) else given
 
-        return tuple([value(given) for given in self.positional]), {name: value(given) for name, given in self.named}
+        with raised_as_usage("creating the inputs"):
+            return tuple(map(value, self.positional)), {name: value(given) for name, given in self.named}
 
 
 def inputs_from_texts(texts: Sequence[str]) -> Inputs:
-    """Read inputs, each a tensor or value, or `name=` and one; raise `UsageError`, which marks the place, for any other text."""
+    """Read inputs, each a tensor or value, or `name=` and one, or `@` and a file or folder; raise `UsageError` for any other text.
+
+    `**@` and a file or folder, which is what `--inputs` stands for, gives all of it by name. What is not of a folder serves each call.
+    """
+    given = [(text, *_given(text)) for text in texts]
+    counts = {len(calls): text for text, calls, is_folder in given if is_folder}
+    if len(counts) > 1:
+        raise UsageError(f"--input: {' and '.join(counts.values())} have files for other numbers of calls: {', '.join(map(str, counts))}")
+    calls = [_call((text, own[min(place, len(own) - 1)]) for text, own, _ in given) for place in range(max([1, *counts]))]
+    return replace(calls[0], calls=tuple(calls))
+
+
+def _given(text: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return what a text gives to each call, by name (`""` by place), and whether it is of a folder."""
+    name, written = match.group("name", "value") if (match := _NAMED.fullmatch(text)) else ("", text)
+    if not (written.startswith("@") or text.startswith("**@")):
+        return [{name: _value(text, written)}], False
+    from ortlens.job.input_files import calls_from_files  # which imports numpy
+
+    return calls_from_files(text[3:], None) if text.startswith("**@") else calls_from_files(written[1:], name)
+
+
+def _call(given: Iterable[tuple[str, Mapping[str, Any]]]) -> Inputs:
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for text in texts:
-        if (match := _NAMED.fullmatch(text)) is None:
-            positional.append(_value(text, text))
-        elif match["name"] in named:
-            _refuse(text, match.span("name"), f"the argument {match['name']!r} is given twice")
-        else:
-            named[match["name"]] = _value(text, match["value"])
+    for text, values in given:
+        for name, value in values.items():
+            if not name:
+                positional.append(value)
+            elif name in named:
+                _refuse(text, (0, len(text.partition("=")[0])), f"the argument {name!r} is given twice")
+            else:
+                named[name] = value
     return Inputs(positional=tuple(positional), named=tuple(named.items()))
 
 
@@ -150,9 +164,7 @@ def _tensor(text: str, start: int, match: re.Match[str]) -> TensorSpec:
     if not match["close"]:
         refuse("close", "the bracket is not closed")
     sizes = _sizes(text, start + match.start("sizes"), match["sizes"])
-    if not match["rest"]:
-        return TensorSpec(dtype=short, sizes=sizes)
-    low, high = _range(text, start + match.start("rest"), match["rest"], short)
+    low, high = _range(text, start + match.start("rest"), match["rest"], short) if match["rest"] else (None, None)
     return TensorSpec(dtype=short, sizes=sizes, low=low, high=high)
 
 
@@ -203,16 +215,19 @@ def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..
 
     torch.manual_seed(options.seed)
     target = target_from_text(options.target)
-    with raised_as_usage("creating the inputs"):
-        args, kwargs = inputs.made(options.seed)
+    args, kwargs = inputs.made(options.seed)
     with raised_as_usage(calling(options, target, args, kwargs)), torch.no_grad():
         yield target, args, kwargs
 
 
 def calling(options: argparse.Namespace, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:  # noqa: ANN401 - a target
-    """Name a call, for a message about its failure; raise `UsageError`, with a line to type, where it needs inputs and has none."""
-    from ortlens.backend.freeze.arguments import needed_arguments
+    """Name a call, for a message about its failure; raise `UsageError` where it needs inputs and has none, or one has no such name."""
+    from ortlens.backend.freeze.arguments import needed_arguments, parameters_of, parameters_source
 
+    known = parameters_of(parameters_source(target))
+    takes_any = not known or any(each.kind is each.VAR_KEYWORD for each in known.values())
+    if unknown := [] if takes_any else [name for name in kwargs if name not in known]:
+        raise UsageError(f"{options.target} has no argument {unknown[0]!r}.{near_hint(unknown[0], known)} It takes {', '.join(known)}")
     if not args and not kwargs and (needed := needed_arguments(target)):
         line = " ".join(f"--input {name}=f32[1,8]" for name in needed)
         raise UsageError(
@@ -354,7 +369,7 @@ def where(err: BaseException) -> str:
     frames = [
         frame
         for frame in extract_tb(err.__traceback__)
-        if not frame.filename.startswith((here, "<")) and "site-packages" not in frame.filename and not frame.filename.startswith(_LIBRARY)
+        if not (frame.filename.startswith((here, "<", _LIBRARY)) or "site-packages" in frame.filename or frame.filename.endswith(".pyx"))
     ]
     return f"\n  at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
 

@@ -217,7 +217,7 @@ class OrtlensMagics(Magics):
         call = call_from_expression(expression, own if names is own else {**own, **names}, *self._place(expression))
         lens = new_lens(request, expression)
         try:
-            explained(request, lens, call.target, call.args, call.kwargs)
+            explained(request, lens, call.target, (call.args, call.kwargs))
         except BaseException:
             self._finish_quietly(lens, request, options)
             raise

@@ -35,7 +35,6 @@ _GRACE_S = {"timeout": 2.0, "memory": 0.2}  # how long a process that is being e
 _LOG_BYTES = 64 << 10
 _PROC = Path("/proc")
 _OWN = ("RssAnon:", "RssShmem:")
-_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _SIGNALS = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGABRT: "abort",
@@ -242,14 +241,3 @@ def _family(pid: int) -> list[int]:
                 with contextlib.suppress(OSError):
                     ahead += map(int, (thread / "children").read_text(encoding="ascii").split())
     return found
-
-
-def usable_bytes() -> int | None:
-    """Look up how much memory this process may use, the machine's or its container's; None where the system does not tell."""
-    limits = []
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for group in _GROUPS:
-        with contextlib.suppress(OSError, ValueError):
-            limits.append(int(group.read_text(encoding="ascii")))
-    return min((limit for limit in limits if limit > 0), default=None)

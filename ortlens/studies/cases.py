@@ -230,7 +230,7 @@ def measured(case: Case, extras: CaseExtras, folder: str) -> dict[str, Any]:
     stage("compiling and calling")
     lens = Lens(case.backend, options=case.options or None, name=case.name, journal=Path(folder) / JOURNAL, dry_run=case.dry_run)
     try:
-        explained(request, lens, target, (*args, *more), {**kwargs, **named})
+        explained(request, lens, target, ((*args, *more), {**kwargs, **named}))
     except BaseException:
         with contextlib.suppress(Exception):
             lens.save(Path(folder) / CAPTURE)

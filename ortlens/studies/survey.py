@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _versions
 from ortlens._files import write_file
 from ortlens._os_errors import clear_os_errors
-from ortlens._process import usable_cores
+from ortlens._process import usable_bytes, usable_cores
 from ortlens._shell import progress
 from ortlens._versions import registered_libraries, require
 from ortlens.analysis.answers.overview import SurveyRow, figures_of
 from ortlens.analysis.problems.advice import advised
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.observing.environment import option_text
-from ortlens.studies.apart import ProcessLimits, ProcessResult, run_in_subprocess, usable_bytes
+from ortlens.studies.apart import ProcessLimits, ProcessResult, run_in_subprocess
 from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, CaseExtras, cases_from, measured
 from ortlens.studies.child import VARIABLE
 from ortlens.trace import store

@@ -24,7 +24,7 @@ from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from ortlens.trace.journal import Journal
@@ -260,6 +260,25 @@ class Recorder:
         with self._lock:
             others = [row for row in self.records(r.Finding) if row.rule not in rules or subject not in (None, row.subject)]
             self.replace_all(r.Finding, [*others, *findings])
+
+    def keep_worst(self, comparisons: Sequence[Callable[[], object]]) -> None:
+        """Compare once per input, and keep the worst row of each value, and of each finding the one of the first input that has it."""
+        worst: dict[object, tuple[tuple[bool, bool, float], r.Numeric]] = {}
+        findings: list[r.Finding] = []
+        for place, compare in enumerate(comparisons, 1):
+            compare()
+            for row in self.records(r.Numeric):
+                key = row.partition_id, row.node, row.onnx_value, row.scope
+                rank = row.ok is False, row.ok is not None, row.max_abs or 0.0
+                note = f"{f'{row.note}; ' if row.note else ''}the worst of {len(comparisons)} inputs, number {place}"
+                own = rank, replace(row, note=row.note if row.ok is None else note)
+                worst[key] = own if key not in worst or rank > worst[key][0] else worst[key]
+            known = {(each.rule, each.subject) for each in findings}
+            findings += [each for each in self.records(r.Finding) if (each.rule, each.subject) not in known]
+        if len(comparisons) > 1:
+            first = next((row for _, row in worst.values() if row.ok is False), None)
+            self.replace_all(r.Numeric, [replace(row, first_divergence=row is first) for _, row in worst.values()])
+            self.replace_all(r.Finding, findings)
 
     def records(self, kind: type[_R]) -> tuple[_R, ...]:
         """Return a snapshot of the records of one kind, in order of arrival."""

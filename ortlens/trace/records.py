@@ -795,6 +795,7 @@ class Figures:
     option_upcast: tuple[str, ...] = column("Element types that are computed in float32, by the option `upcast`.", default=())
     explain_calls: int | None = optional("How often `explain` called what was compiled.")
     explain_uncompiled_calls: int | None = optional("How often it called the target as it is.")
+    explain_inputs: int | None = optional("How many inputs it was given, if several; the first is measured, the others called once.")
     ledger_calls: int | None = optional("Calls that the ledger averages.")
     ledger_spread: float | None = optional("Median of the calls that the ledger's time is of over the shortest.")
     ledger_walls: tuple[int, ...] = column(

@@ -92,6 +92,7 @@ def made_sentence(capture: Capture) -> str:
     if compiled + plain <= 1:
         return ""
     of = f", {plain:,} of them eager" if plain else ""
+    of += f", and once on each of {inputs - 1:,} further inputs" if (inputs := capture.figures.explain_inputs) else ""
     return f"explain called it {compiled + plain:,} times to compile and measure{of}; calls=1 calls it once"
 
 

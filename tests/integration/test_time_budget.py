@@ -195,7 +195,7 @@ def test_profile_and_verify_say_that_pytorch_ran_the_function() -> None:
 def test_a_request_to_look_closer_goes_on(target: torch.nn.Module) -> None:
     request = Request(profile=True, verify=True, calls=1)
     lens = new_lens(request, "target")
-    request_explained(request, lens, target, (torch.ones(1, 2, 4),), {})
+    request_explained(request, lens, target, ((torch.ones(1, 2, 4),), {}))
     assert "Look first at" in lens.summary()
     assert lens.kernels.empty
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -18,7 +20,7 @@ from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 from ortlens.lens.onnx_model.sessions import SessionChoice, choice_from, new_session, run, runner_of
-from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feed_from, generated, inputs_from_session, inputs_of, shapes_of
+from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feeds_from, generated, inputs_from_session, inputs_of, shapes_of
 from ortlens.lens.onnx_model.source import ModelSource, source_of, with_names
 from ortlens.lens.profiling.forecast import RULED, provider_to_forecast
 
@@ -57,24 +59,22 @@ def explain_model(
         session, create_ns, held = (None, 0, None) if dry_run else _timed_session(source, choice)
         inputs = inputs_of(structure) if structure is not None else inputs_from_session(session)
         lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure)
+        feeds = feeds_from(inputs, args, kwargs)
+        lens.note(**({"onnx_inputs_made": f"the latest of {len(feeds)} inputs, called in turn"} if len(feeds) > 1 else {}))
         if session is None:
-            feed, sizes = (feed_from(inputs, args, kwargs), None) if args or kwargs else generated(inputs)
+            feed, sizes = (feeds[-1], None) if feeds else generated(inputs)
             lens.note(dry_run="1", **({} if sizes is None else {"onnx_inputs_made": _sizes_text(sizes, "sizes that were assumed")}))
             lens.called(feed, {})
             lens.result = None
             lens.forecast(planned)
             return lens
         log = lens.began(session, create_ns=create_ns, held_bytes=held)
-        started = time.perf_counter_ns()
-        if args or kwargs:
-            feed = feed_from(inputs, args, kwargs)
-            outputs = run(session, inputs, feed, source.name)
-        else:
-            started, feed, outputs = _generated_call(lens, session, inputs, source)
-        _logged(log, started)
-        lens.called(feed, outputs)
+        for given in feeds or (None,):
+            started, used, outputs = _first_call(lens, session, inputs, source, given)
+            _logged(log, started)
+            lens.called(used, outputs)
         if calls != 1:
-            lens.result = _repeated(session, inputs, feed, log, calls) or outputs
+            lens.result = _repeated(session, inputs, feeds or [used], log, calls) or outputs
         return lens
 
     return explained
@@ -87,10 +87,12 @@ def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxrunt
     return at_cost(functools.partial(new_session, source, choice, options))
 
 
-def _generated_call(
-    lens: OnnxLens, session: onnxruntime.InferenceSession, inputs: tuple[Input, ...], source: ModelSource
+def _first_call(
+    lens: OnnxLens, session: onnxruntime.InferenceSession, inputs: tuple[Input, ...], source: ModelSource, given: Feed | None
 ) -> tuple[int, Feed, dict[str, Any]]:
-    """Call with inputs made from the signature: the first sizes that ONNX Runtime accepts."""
+    """Call with given inputs, else with some made from the signature: the first sizes that ONNX Runtime accepts."""
+    if given is not None:
+        return time.perf_counter_ns(), given, run(session, inputs, given, source.name)
     first: SessionError | None = None
     seen: set[str] = set()
     for size in FALLBACK_SIZES:
@@ -129,16 +131,16 @@ def _logged(log: RunLog, started: int) -> None:
 
 
 def _repeated(
-    session: onnxruntime.InferenceSession, inputs: tuple[Input, ...], feed: Feed, log: RunLog, calls: int | None
+    session: onnxruntime.InferenceSession, inputs: tuple[Input, ...], feeds: Sequence[Feed], log: RunLog, calls: int | None
 ) -> dict[str, Any] | None:
-    """Call again on the same inputs, for stable figures; return the outputs of the last call, None if there was none."""
-    call, outputs = runner_of(session, inputs, feed), None
+    """Call again on the same inputs, each as often, for stable figures; return the outputs of the last call, None if there was none."""
+    runners, outputs = [runner_of(session, inputs, feed) for feed in feeds], None
     deadline = time.perf_counter_ns() + _STABLE_NS
-    for _ in range((calls or _MAX_CALLS) - 1):
+    for place in range(max(calls or _MAX_CALLS, len(feeds)) // len(feeds) * len(feeds) - len(feeds)):
         started = time.perf_counter_ns()
-        if calls is None and started > deadline:
+        if calls is None and started > deadline and place % len(feeds) == 0:
             break
-        outputs = call()
+        outputs = runners[place % len(feeds)]()
         _logged(log, started)
     return None if outputs is None else dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
 
@@ -147,7 +149,9 @@ _METHODS = ("run", "run_with_iobinding", "run_with_ort_values", "run_with_ortval
 """What is recorded. `run_async` returns before the work is done, and is not."""
 
 
-def watch(session: onnxruntime.InferenceSession, *, name: str | None = None, journal: str | os.PathLike[str] | None = None) -> OnnxLens:
+def watch(
+    session: onnxruntime.InferenceSession, *, name: str | None = None, journal: str | os.PathLike[str] | None = None, keep_inputs: int = 0
+) -> OnnxLens:
     """Record the calls of a running session. Its answers, errors and options stay as they are.
 
     Every `run`, `run_with_iobinding`, `run_with_ort_values` and `run_with_ortvaluevector` is timed, in any thread, for a few
@@ -158,12 +162,13 @@ def watch(session: onnxruntime.InferenceSession, *, name: str | None = None, jou
             operators and kernels stay unknown, and calls are recorded all the same.
         name: Name of the capture; by default that of the model.
         journal: A file to which everything is written as it comes, as for `Lens`.
+        keep_inputs: Copy the inputs of this many of the latest calls of `run`, for `lens.verify(reference, *lens.kept_inputs)`.
 
     Returns:
         The lens.
 
     Raises:
-        UsageError: `session` is no `InferenceSession`, or the journal cannot be written.
+        UsageError: `session` is no `InferenceSession`, `keep_inputs` is no whole number from 0, or the journal cannot be written.
 
     Example:
         >>> import numpy as np, onnx, onnxruntime, ortlens
@@ -172,13 +177,16 @@ def watch(session: onnxruntime.InferenceSession, *, name: str | None = None, jou
         >>> graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "negated", [x], [y])
         >>> model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
         >>> session = onnxruntime.InferenceSession(model.SerializeToString())
-        >>> with ortlens.watch(session) as lens:
-        ...     _ = session.run(None, {"x": np.ones(2, np.float32)})
-        >>> int(lens.sessions.calls.iloc[0])
-        1
+        >>> with ortlens.watch(session, keep_inputs=1) as lens:
+        ...     for value in (1, 2):
+        ...         _ = session.run(None, {"x": np.full(2, value, np.float32)})
+        >>> int(lens.sessions.calls.iloc[0]), lens.kept_inputs[0]["x"].tolist()
+        (2, [2.0, 2.0])
     """
     if not isinstance(session, onnxruntime.InferenceSession):
         raise UsageError(f"watch() takes an onnxruntime.InferenceSession, not {type(session).__name__}; explain() takes models")
+    if not isinstance(keep_inputs, int) or keep_inputs < 0:
+        raise UsageError(f"keep_inputs must be a whole number from 0, not {keep_inputs!r}")
     source, structure = _source(session)
     settings = session.get_provider_options()
     choice = SessionChoice(
@@ -189,7 +197,8 @@ def watch(session: onnxruntime.InferenceSession, *, name: str | None = None, jou
     lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure, journal=journal)
     lens.note(onnx_model="session")
     log, shapes = lens.began(session, create_ns=0, held_bytes=None), dict[str, tuple[int, ...]]()
-    lens.note_watching(_recorded(session, log, shapes), shapes)
+    lens.kept_inputs = kept = deque[Any](maxlen=keep_inputs)
+    lens.note_watching(_recorded(session, log, shapes, kept), shapes)
     return lens
 
 
@@ -211,7 +220,7 @@ def _source(session: onnxruntime.InferenceSession) -> tuple[ModelSource, onnx.Mo
     return (source, with_names(source.structure)) if same_inputs and same_outputs else (unknown, None)
 
 
-def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[str, tuple[int, ...]]) -> Callable[[], None]:
+def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[str, Any], kept: deque[Feed]) -> Callable[[], None]:
     """Put a clock around the methods that run a session.
 
     The session gets a subclass of its own class, whose methods record. An attribute of the session in place of a method would make
@@ -221,13 +230,13 @@ def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[s
     watched = type(base.__name__, (base,), {"__slots__": (), "__module__": base.__module__, "__qualname__": base.__qualname__})
     for name in _METHODS:
         if callable(method := getattr(base, name, None)):
-            setattr(watched, name, _timed(method, log, shapes if name == "run" else {"": ()}, recording))
+            setattr(watched, name, _timed(method, log, *((shapes, kept) if name == "run" else ({"": ()}, deque(maxlen=0))), recording))
     session.__class__ = watched
     return functools.partial(_stopped, weakref.ref(session), watched, base, recording)
 
 
-def _timed(method: Callable[..., Any], log: RunLog, shapes: dict[str, tuple[int, ...]], recording: list[bool]) -> Callable[..., Any]:
-    """Wrap a method to record until `recording` is empty; empty `shapes` get those of the inputs of the first call."""
+def _timed(method: Callable[..., Any], log: RunLog, shapes: dict[str, Any], kept: deque[Feed], recording: list[bool]) -> Callable[..., Any]:
+    """Wrap a method to record until `recording` is empty; empty `shapes` get those of the inputs of the first call, `kept` the inputs."""
     clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
 
     def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -238,9 +247,10 @@ def _timed(method: Callable[..., Any], log: RunLog, shapes: dict[str, tuple[int,
         done = clock()
         try:
             record(started, started, done, done, thread())
-            if not shapes:
+            if kept.maxlen or not shapes:
                 feed = kwargs.get("input_feed", args[1] if len(args) > 1 else {})
-                shapes.update(shapes_of(feed if isinstance(feed, Mapping) else {}))
+                shapes.update({} if shapes else shapes_of(feed if isinstance(feed, Mapping) else {}))
+                kept.append(copy.deepcopy(dict(feed)) if kept.maxlen else {})  # the caller may write into its arrays
         except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
             unlogged(error)
         return result

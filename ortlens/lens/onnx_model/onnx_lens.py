@@ -7,6 +7,7 @@ import tempfile
 import time
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +21,7 @@ from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, run, runner_of, threads_of
-from ortlens.lens.onnx_model.signature import described, feed_from, generated, inputs_from_session, shapes_of
+from ortlens.lens.onnx_model.signature import described, feed_from, feeds_from, generated, inputs_from_session, shapes_of
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.forecast import record_forecast
 from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
@@ -56,6 +57,8 @@ class OnnxLens(CaptureView):
         name: Name of the capture.
         session: The `onnxruntime.InferenceSession`; None after a dry run.
         inputs: The inputs of the latest call that this lens made, by name; empty before.
+        kept_inputs: Copies of the inputs of the latest calls of a watched session, by name and the oldest first, of as many as `watch` was
+            asked to keep. They are in no capture.
         result: Its outputs, by name; None before.
     """
 
@@ -73,6 +76,7 @@ class OnnxLens(CaptureView):
         self.name = name
         self.session: onnxruntime.InferenceSession | None = None
         self.inputs: Feed = {}
+        self.kept_inputs: Sequence[Feed] = ()
         self.result: dict[str, Any] | None = None
         self._source = source
         self._signature = inputs
@@ -249,7 +253,8 @@ class OnnxLens(CaptureView):
         Args:
             reference: The module or function, in evaluation mode; the `torch.export.ExportedProgram`; or the path, bytes or
                 `onnx.ModelProto` of an ONNX model with the same inputs and outputs.
-            *args: Inputs in order; without any, those of the latest call.
+            *args: Inputs in order; without any, those of the latest call. Several mappings of inputs by name are a call each: the row of
+                a value is then that of the worst.
             atol: As for `Lens.verify`.
             rtol: Likewise.
             **kwargs: Inputs of the model by name.
@@ -265,13 +270,17 @@ class OnnxLens(CaptureView):
         from ortlens.lens.onnx_model import against_model, against_torch
         from ortlens.lens.verify.compare_values import Tolerances
 
-        session, feed, tolerances = self._session_to("verify"), self._feed(args, kwargs), Tolerances(atol, rtol)
-        other = against_model.reference_source(reference)
-        if other is None:
-            against_torch.verify(session, reference, self._signature, feed, self._recorder, tolerances)
-        else:
-            outputs = run(session, self._signature, feed, self._source.name)
-            against_model.verify(self._source, other, outputs, feed, self._recorder, tolerances)
+        session, tolerances, other = self._session_to("verify"), Tolerances(atol, rtol), against_model.reference_source(reference)
+
+        def compare(feed: Feed) -> None:
+            if other is None:
+                against_torch.verify(session, reference, self._signature, feed, self._recorder, tolerances)
+            else:
+                outputs = run(session, self._signature, feed, self._source.name)
+                against_model.verify(self._source, other, outputs, feed, self._recorder, tolerances)
+
+        feeds = feeds_from(self._signature, args, kwargs) or [self._feed((), {})]
+        self._recorder.keep_worst([partial(compare, feed) for feed in feeds])
         self._facts["onnx_reference"] = "PyTorch" if other is None else other.name
         return self.numerics
 

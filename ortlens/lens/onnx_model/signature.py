@@ -163,6 +163,13 @@ def feed_from(inputs: Sequence[Input], args: Sequence[Any], kwargs: Mapping[str,
     return {each.name: _value(each, given.get(each.name)) for each in inputs}
 
 
+def feeds_from(inputs: Sequence[Input], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Feed]:
+    """Do the same for each of several mappings, which are a call each; return no call where nothing was given."""
+    if len(args) > 1 and not kwargs and all(isinstance(each, Mapping) for each in args) and not inputs[0].type.startswith("map"):
+        return [feed_from(inputs, (each,), {}) for each in args]
+    return [feed_from(inputs, args, kwargs)] if args or kwargs else []
+
+
 def _value(of: Input, value: Any) -> Any:
     if value is None:
         if not of.kind.startswith("optional"):

@@ -85,7 +85,7 @@ def test_help_has_questions_and_examples_that_parse(name: str, capsys: pytest.Ca
 
 
 def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
-    typed = [action for command in COMMANDS.values() for action in command._actions if action.type not in (None, Path, expanded)]
+    typed = [a for c in COMMANDS.values() for a in c._actions if a.type not in (None, Path, expanded) and a.metavar != "NPZ"]  # any text
     assert len(typed) > 10
     for action in typed:
         with pytest.raises(argparse.ArgumentError) as refused:

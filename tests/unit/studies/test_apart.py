@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from ortlens._process import usable_bytes
 from ortlens.errors import UsageError
-from ortlens.studies.apart import ProcessLimits, ProcessResult, StoppedError, held_bytes, run_in_subprocess, usable_bytes
+from ortlens.studies.apart import ProcessLimits, ProcessResult, StoppedError, held_bytes, run_in_subprocess
 from tests.unit.studies import small_cases
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is watched on Linux")
