@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ortlens.lens.lens import Lens, capture
     from ortlens.lens.onnx_model.explain import watch
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
+    from ortlens.studies.bisect import bisect
     from ortlens.studies.cases import Case
     from ortlens.studies.survey import survey
     from ortlens.studies.tune import tune
@@ -52,8 +53,9 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     # many models
     "survey",
     "Case",
-    # which options
+    # which options, and which versions
     "tune",
+    "bisect",
     # run without torch.compile
     "freeze",
     "load_frozen",
@@ -90,6 +92,7 @@ _NAMES = {
     "ortlens.studies.survey": "survey",
     "ortlens.studies.cases": "Case",
     "ortlens.studies.tune": "tune",
+    "ortlens.studies.bisect": "bisect",
     "ortlens.lens.freeze": "freeze",
     "ortlens.backend.freeze.loader": "load_frozen",
     "ortlens.backend.deploy.export": "ExportedModel",

@@ -193,23 +193,21 @@ def _tell_survey(rows: Sequence[SurveyRow], options: argparse.Namespace) -> None
 
 
 def _bisect(options: argparse.Namespace) -> int:
-    inputs_from_texts(options.input)  # a slip here should not wait for an installation
+    inputs = inputs_from_texts(options.input)  # a slip here should not wait for an installation
     chosen, environments = options_from_pairs(options.option), [_named(text) for text in options.environment]
-    target: Path | None = options.folder
-    if target is not None and target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"-o {target}: it is not empty, and nothing is overwritten; name a folder that does not exist yet")
     pip_args = shlex.split(options.pip_args)
     libraries = dict(map(library_from_text, options.provider_library))
     if len(options.provider) > 1 or (options.provider and len(options.providers) > 1):
         raise UsageError("--provider is the one of the base; compare several with --providers alone")
 
-    from ortlens.studies.bisect import Axes, bisect
-    from ortlens.studies.bisect_text import write_issue
+    from ortlens.studies.bisect import Axes, bisected
+    from ortlens.studies.bisect_text import checked_folder, write_issue
     from ortlens.studies.environments import default_folder
     from ortlens.trace.records import same
 
+    target: Path | None = options.folder and checked_folder(options.folder.absolute())
     axes = Axes(
-        **same(options, "onnxruntime", "torch", "providers", "levels"),
+        **same(options, "onnxruntime", "torch", "package", "providers", "levels"),
         environments=environments,
         provider=(options.provider or [("CPU", {})])[0],
         libraries=libraries,
@@ -217,16 +215,10 @@ def _bisect(options: argparse.Namespace) -> int:
         pip_args=pip_args,
     )
     with tempfile.TemporaryDirectory(prefix="ortlens-bisect-", ignore_cleanup_errors=True) as folder:
-        result = bisect(
-            options.target,
-            options.input,
-            axes,
-            folder=Path(folder),
-            options=chosen,
-            **same(options, "seed", "runs", "seconds"),
-        )
+        result = bisected(options.target, inputs, axes, folder=Path(folder), options=chosen, **same(options, "seed", "runs", "seconds"))
         if target is not None:
-            print_note(f"Written to {write_issue(result, target.absolute(), shlex.join(['ortlens', *sys.argv[1:]]))}")
+            result = write_issue(result, target, shlex.join(["ortlens", *sys.argv[1:]]))
+            print_note(f"Written to {target}")
     _tell_bisection(result, as_json=options.json)
     return EXIT_NO if result.differs else EXIT_OK
 
@@ -234,8 +226,8 @@ def _bisect(options: argparse.Namespace) -> int:
 BISECT = Command(
     name="bisect",
     text=(
-        "Run your model across versions of onnxruntime and torch, providers, optimisation levels and many runs: which results, times and "
-        "memory differ, from which node on, and a text for an issue."
+        "Run your model across versions of onnxruntime, torch or any package, providers, optimisation levels and many runs: which results, "
+        "times and memory differ, from which node on, and a text for an issue."
     ),
     run=_bisect,
     asks="Which version, provider or optimisation level makes results, times or memory differ, and at which node?",
@@ -244,6 +236,7 @@ BISECT = Command(
         ortlens bisect model.onnx --levels disable all -o issue  # a folder with the smallest model that differs
         ortlens bisect model.onnx --onnxruntime onnxruntime-openvino==1.24.1 --providers OpenVINOExecutionProvider
         ortlens bisect mymodels:net --input f32[8,256] --torch 2.14.1 --pip-args='-i https://download.pytorch.org/whl/cpu'
+        ortlens bisect mymodels:net --input i64[1,16] --package transformers 5.5.3 5.6.1  # which adds a graph break?
         ortlens bisect mymodels:net --input f32[8,256] --runs 2000  # does its memory grow?
     """,
 )

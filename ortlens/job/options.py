@@ -206,6 +206,7 @@ OPTIONS = (
     Option("--scheduler", "survey", "run on a Dask cluster; pip install 'ortlens[dask]'", "ADDRESS"),
     Option("--onnxruntime", "bisect", "versions, installed apart, or DISTRIBUTION==VERSION", "VERSION", **_MANY),
     Option("--torch", "bisect", "versions of PyTorch, each of which makes its own ONNX models", "VERSION", **_MANY),
+    Option("--package", "bisect", "any package that the program imports: its name, then versions or wheels", "NAME", **_MANY),
     Option("--environment", "bisect", "ready environments with onnxruntime and numpy, by their Python", "NAME=PYTHON", **_MANY),
     Option("--providers", "bisect", "execution providers (default: CPUExecutionProvider)", _SHOWN, type=_PROVIDER, **_MANY),
     Option("--levels", "bisect", "optimisation levels: disable, basic, extended, layout, all", "NAME", **_MANY),

@@ -1,11 +1,13 @@
 """One program across versions, providers, optimisation levels and runs: what differs, from which node on, in how small a model.
 
 The program is made once, as ONNX models with the inputs of a call, and each side runs them in a process of its own, in turns with the
-others. Where versions of PyTorch differ, each makes its own models.
+others. Where versions of PyTorch differ, each makes its own models; where those of another package do, each compiles the program itself.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,25 +19,37 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ortlens._ort import CPU
+from ortlens._os_errors import clear_os_errors
 from ortlens._shell import progress
-from ortlens._versions import version_of
+from ortlens._versions import require, version_of
+from ortlens.analysis.answers.overview import figures_of
+from ortlens.analysis.compare.changes import changes_of
+from ortlens.analysis.compare.pairing import paired
 from ortlens.analysis.index import grouped
 from ortlens.analysis.speed import MIN_ROUNDS, median_interval
 from ortlens.errors import UsageError
-from ortlens.job.providers import name_among, text_from_provider
+from ortlens.job.providers import name_among, provider_from_text, text_from_provider
 from ortlens.job.request import is_onnx_file
+from ortlens.job.targets import Inputs
 from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
 from ortlens.studies import bisect_run
 from ortlens.studies.bisect_run import Settings
+from ortlens.studies.bisect_text import checked_folder, write_issue
+from ortlens.studies.cases import text_from_target
 from ortlens.studies.engine import ProcessSide, measured
-from ortlens.studies.environments import HERE, Environment, install, place_of
+from ortlens.studies.environments import HERE, Environment, default_folder, install, place_of
 from ortlens.studies.first_difference import KINDS, Difference, Kind, Search, SmallestModel, Traced, worst
+from ortlens.trace import store
 from ortlens.trace.records import SideResult, column, optional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from ortlens.analysis.compare.changes import Change
 
 _ROUND_S = 0.5  # of a side in a round
 _UNSTEADY_RUNS = 20  # of models that return inner values, to find where runs differ
@@ -48,6 +62,7 @@ class Axes:
 
     onnxruntime: Sequence[str] = ()  # versions, or distributions with a version, such as `onnxruntime-gpu==1.31.1`
     torch: Sequence[str] = ()  # versions
+    package: Sequence[str] = ()  # any other one: its name, then versions or paths of wheels; then nothing else varies
     environments: Sequence[tuple[str, str]] = ()  # ready ones: names, and the Python of each, with onnxruntime and numpy
     providers: Sequence[tuple[str, Mapping[str, str]]] = ()  # names and options
     provider: tuple[str, Mapping[str, str]] = (CPU, {})  # of the base, where there are not several
@@ -103,6 +118,10 @@ class BisectedSide(SideResult):
     other_bits_from: str | None = optional("The node of the first value with other bits.")
     unsteady: Difference | None = optional("The worst output of the last run against the first, in one process.")
     unsteady_first: Difference | None = optional("The first value that differs so.")
+    breaks: int | None = optional("Graph breaks; empty where no versions of a package are compared.", brief=7)
+    recompiles: int | None = optional("Recompiles; likewise.", brief=7)
+    compile_ns: int | None = optional("Time of compiling; likewise.", unit="ns", brief=7)
+    changes: tuple[Change, ...] = column("Other breaks, recompiles and uncompiled functions than the base has.", default=())
     kernels: tuple[OperatorKernels, ...] = column("Kernels of a call by operator, the most expensive first.", default=())
 
 
@@ -121,12 +140,19 @@ class Bisection:
         return next(row for row in self.rows if row.verdict == "reference")
 
     @property
+    def frame(self) -> pd.DataFrame:
+        """The sides as a frame; what a column such as `first` nests is a mapping there."""
+        frame: pd.DataFrame = require("pandas", "Bisection.frame").DataFrame(list(self.rows))
+        return frame
+
+    @property
     def differs(self) -> bool:
-        """Whether a side failed, has other results beyond rounding, or holds more memory with each run; a refused one never ran."""
+        """Whether a side failed, has other results beyond rounding, more breaks or recompiles, or holds more memory with each run."""
         return any(
-            row.status not in ("ok", "refused")
+            row.status not in ("ok", "refused")  # a refused one never ran
             or any(found is not None and found.kind == "differs" for found in (row.output, row.unsteady))
             or (row.growth is not None and row.growth.low > 0)
+            or any(change.effect == "worse" for change in row.changes)
             for row in self.rows
         )
 
@@ -138,7 +164,8 @@ class _SettingsSide(ProcessSide):
     versions: Mapping[str, str]
     count: int = 0  # runs in its first process
     seconds: float = 0.0  # time for them
-    program: Mapping[str, Any] = field(default_factory=dict)
+    program: Mapping[str, Any] = field(default_factory=lambda: {"parts": ()})
+    question: tuple[Any, ...] = ()  # what a process runs, and its arguments but for how often
     answer: Mapping[str, Any] = field(default_factory=dict)  # of its first process
     found: dict[str, Any] = field(default_factory=dict)  # fields of its row
 
@@ -152,10 +179,10 @@ class _SettingsSide(ProcessSide):
         return [(part["model"], part["feed"]) for part in self.program["parts"]]
 
     def round(self) -> int | None:
-        """Run the models in a new process; the first one makes all runs, and keeps values."""
+        """Run the program in a new process; the first one makes all runs, and keeps values."""
         if not self.runs:
             return None
-        ended = self.ask(bisect_run.timed, self.models, self.settings, self.count, _ROUND_S if self.answer else self.seconds)
+        ended = self.ask(*self.question, self.count, _ROUND_S if self.answer else self.seconds)
         if ended.status != "ok":
             self.fail(ended.status, ended.reason)
             return None
@@ -168,9 +195,72 @@ class _SettingsSide(ProcessSide):
         return round(median(times))
 
 
-def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
-    target: str,
-    inputs: Sequence[str],
+@clear_os_errors
+def bisect(  # noqa: PLR0913 - the options of the command
+    target: str | os.PathLike[str] | Callable[..., Any],
+    /,
+    *args: Any,  # noqa: ANN401 - those of the target
+    onnxruntime: Sequence[str] = (),
+    torch: Sequence[str] = (),
+    package: Sequence[str] = (),
+    providers: Sequence[str | tuple[str, Mapping[str, str]]] = (),
+    levels: Sequence[str] = (),
+    environments: Sequence[tuple[str, str]] = (),
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    runs: int = 200,
+    seconds: float = 60.0,
+    folder: str | os.PathLike[str] | None = None,
+    pip_args: Sequence[str] = (),
+    **kwargs: Any,  # noqa: ANN401 - as above
+) -> Bisection:
+    """Run a model across versions, providers, optimisation levels and runs: what differs, from which node on, in how small a model.
+
+    Each side runs in processes of its own; the first of several values belongs to the base, a single one is compared with what is here.
+
+    Args:
+        target: An ONNX file, a function or module, which this process compiles as it is, or `MODULE:NAME`, which another one imports.
+        *args: Arguments of the target: tensors of any shape, or arrays for an ONNX file; other values as calls take them.
+        onnxruntime: Versions of onnxruntime, or `DISTRIBUTION==VERSION`.
+        torch: Versions of PyTorch. Each makes the models anew, so that another process must be able to import the target.
+        package: Name of any other package, then versions or paths of wheels, as `("transformers", "5.5.3", "5.6.1")`. Under each, the
+            program is compiled, and breaks, recompiles, times and results are compared; the target must be one that can be imported.
+        providers: Execution providers, as `"CPU"`, `"ggml:threads=4"` or a name with a mapping of options.
+        levels: Optimisation levels: `disable`, `basic`, `extended`, `layout`, `all`.
+        environments: Ready environments: a name and the path of its Python each.
+        options: Options of the backend.
+        seed: Set before the target is imported by its name.
+        runs: Runs in one process, to compare the last with the first.
+        seconds: Time for ten rounds of all sides in turns.
+        folder: Where a text for an issue is written, with the smallest model that differs. None: into a new temporary folder, if there is
+            such a model.
+        pip_args: Further arguments of `pip install`.
+        **kwargs: Arguments by name; one that has the name of a setting goes by place.
+
+    Returns:
+        The sides as `rows` and as `frame`, whether they differ, and the `smallest` model, if any: files `model`, `inputs`, `expected`.
+
+    Raises:
+        UsageError: Nothing varies that can run, a package is not imported, or another process cannot import a target that it must.
+    """
+    if not callable(target) and not isinstance(target, (str, os.PathLike)):
+        raise UsageError(f"bisect() takes an ONNX file, MODULE:NAME, a function or a module, not {type(target).__name__}")
+    kept = None if folder is None else checked_folder(Path(folder).expanduser().absolute())
+    found = os.fspath(target) if not callable(target) else text_from_target(target) if torch or package else target
+    on = [provider_from_text(each) if isinstance(each, str) else each for each in providers]
+    varied: dict[str, Any] = {"torch": torch, "package": package, "levels": levels, "environments": environments, "pip_args": pip_args}
+    axes = Axes(onnxruntime=onnxruntime, providers=on, folder=default_folder(), **varied)
+    inputs = Inputs(positional=args, named=tuple(kwargs.items()))
+    with tempfile.TemporaryDirectory(prefix="ortlens-bisect-", ignore_cleanup_errors=True) as work:
+        result = bisected(found, inputs, axes, folder=Path(work), seed=seed, options=options, runs=runs, seconds=seconds)
+        if kept is None and result.smallest is not None:
+            kept = Path(tempfile.mkdtemp(prefix="ortlens-bisect-"))
+        return result if kept is None else write_issue(result, kept, f"ortlens.bisect({result.target}, ...)")
+
+
+def bisected(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
+    target: str | Callable[..., Any],
+    inputs: Inputs,
     axes: Axes,
     *,
     folder: Path,
@@ -179,23 +269,25 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
     runs: int = 200,
     seconds: float = 60.0,
 ) -> Bisection:
-    """Run a target on each side and compare: results, time, kernels and memory; `folder` is for the models and values.
+    """Do what `bisect` does; `folder` is for the models and values.
 
     Raises UsageError if nothing varies that can run: an unknown level, or a base that cannot be made.
     """
-    if axes.torch and is_onnx_file(target):
-        raise UsageError(
-            f"--torch has no effect on {target}, which is made already; leave it out, or name the module that it was made from"
-        )
+    if (axes.torch or axes.package) and isinstance(target, str) and is_onnx_file(target):
+        given = "--torch" if axes.torch else "--package"
+        raise UsageError(f"{given} has no effect on {target}, which is made already; leave it out, or name the module it was made from")
     if unknown := [level for level in axes.levels if level not in LEVELS]:
         raise UsageError(f"there is no level {unknown[0]!r}; the levels are: {', '.join(LEVELS)}")
-    sides = _sides(axes, folder)
+    sides, what = _sides(axes, folder), (target, inputs, seed, dict(options or {}))
     for side in sides:
         side.count, side.seconds = max(runs, 4), seconds
-        if side is sides[0] or (side.maker is not None and side.runs):
-            _make_program(side, (target, tuple(inputs), seed, dict(options or {})), is_base=side is sides[0])
+        if axes.package:
+            side.question = bisect_run.called, what, str(side.environment.front or "")
+        elif side is sides[0] or (side.maker is not None and side.runs):
+            _make_program(side, what, is_base=side is sides[0])
         elif side.maker is None:
             side.program = sides[0].program
+        side.question = side.question or (bisect_run.timed, side.models, side.settings)
     deadline = time.monotonic() + seconds
     rows = measured(sides, fewest=1, most=MIN_ROUNDS, is_over=lambda: time.monotonic() > deadline, shown="running in turns")
     base = next((side for side in sides if side.runs), None)
@@ -209,15 +301,12 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
             if side.runs:
                 growth = _growth(side.answer)
                 grown = None if growth is None else max(round(growth.per_run), 0) if growth.low > 0 else 0
-                side.found |= {
-                    "kernels": _kernels(side, cost_ns),
-                    "growth": growth,
-                    "growth_bytes": grown,
-                    "runs": len(side.answer["heap"]),
-                    "pieces": side.answer["pieces"],
-                }
+                side.found |= {"kernels": _kernels(side, cost_ns), "growth": growth, "growth_bytes": grown}
+                side.found |= {name: side.answer[name] for name in ("runs", "pieces")}
             step(1)
-    found = Bisection(target=target, rows=tuple(_row(side, row) for side, row in zip(sides, rows, strict=True)))
+    _compare_captures(base, sides)
+    name = target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
+    found = Bisection(target=name, rows=tuple(_row(side, row) for side, row in zip(sides, rows, strict=True)))
     return found if cut is None else replace(found, smallest=cut[0], smallest_side=cut[1].name)
 
 
@@ -229,18 +318,20 @@ def _row(side: _SettingsSide, row: SideResult) -> BisectedSide:
 def _sides(axes: Axes, folder: Path) -> list[_SettingsSide]:
     """List the sides, the base first, with the reason of those that cannot run."""
     installed: list[tuple[Environment, str]] = []
-    wanted = [*map(partial(_requirement, "onnxruntime"), axes.onnxruntime), *map(partial(_requirement, "torch"), axes.torch)]
+    name, *versions = axes.package or ("onnxruntime", *axes.onnxruntime)
+    here = _package_here(axes) if axes.package else HERE
+    wanted = [*map(partial(_requirement, name), versions), *map(partial(_requirement, "torch"), axes.torch)]
     with progress("installing", len(wanted), "version") as step:
         for requirement in wanted:
-            installed.append(_environment(requirement, axes))
+            installed.append(_environment(requirement, axes, here))
             step(1)
-    runtimes, torches = installed[: len(axes.onnxruntime)], installed[len(axes.onnxruntime) :]
+    runtimes, torches = installed[: len(versions)], installed[len(versions) :]
     runtimes += [(Environment(name=name, python=python), "") for name, python in axes.environments]
-    facts = {environment.name: _examined(environment, refusal, folder) for environment, refusal in [(HERE, ""), *runtimes, *torches]}
+    facts = {environment.name: _examined(environment, refusal, folder) for environment, refusal in [(here, ""), *runtimes, *torches]}
     names = [CPU, *(name for own, _, _ in facts.values() for name in own.get("providers", ()))]
     base, *more = [_on(name_among(name, names) or name, each, axes.libraries) for name, each in (axes.provider, *axes.providers)]
     providers, levels = _with_base(more, base), _with_base(axes.levels, "all")
-    own = [environment for environment, _ in _with_base(runtimes, (HERE, ""))]
+    own = [environment for environment, _ in _with_base(runtimes, (here, ""))]
     maker = next((environment for environment, refusal in torches if not refusal), HERE) if len(torches) > 1 else HERE
     basic = replace(providers[0], level=levels[0])
     able = [environment for environment in own if not facts[environment.name][1]] or own
@@ -251,6 +342,26 @@ def _sides(axes: Axes, folder: Path) -> list[_SettingsSide]:
         found.append((home, replace(provider, level=levels[0]), None))
     found += [(able[0], replace(basic, level=level), None) for level in levels[1:]]
     return [_side(*each, facts, folder / f"side{place}") for place, each in enumerate(found)]
+
+
+def _package_here(axes: Axes) -> Environment:
+    """Check what varies beside a package, and how many versions are given; return the environment of this process under their name."""
+    name, *versions = axes.package
+    others = axes.onnxruntime, axes.torch, axes.environments, axes.providers, axes.levels
+    if any(others) or name_among(axes.provider[0], [CPU]) is None:
+        raise UsageError("--package is compared alone; leave out other versions, providers, levels and environments")
+    if not versions or (len(versions) == 1 and version_of(name) is None):
+        raise UsageError(f"--package {' '.join(axes.package)}: write two versions or wheels; one will do where {name} is installed")
+    return Environment(name=f"{name} {version_of(name)}")
+
+
+def _compare_captures(base: _SettingsSide, sides: Sequence[_SettingsSide]) -> None:
+    """Note what the captures of sides came to, and what differs from that of the base."""
+    for side in sides:
+        if "capture" in side.answer:
+            first, own = (store.load(each.answer["capture"]) for each in (base, side))
+            changes = [each for each in changes_of(first, own, paired(first, own)) if each.kind in ("break", "recompile", "function")]
+            side.found |= {"changes": tuple(changes), **{name: figures_of(own)[name] for name in ("breaks", "recompiles", "compile_ns")}}
 
 
 def _on(name: str, settings: Mapping[str, str], libraries: Mapping[str, str]) -> Settings:
@@ -265,21 +376,27 @@ def _with_base(values: Sequence[Any], base: Any) -> list[Any]:  # noqa: ANN401 -
 
 
 def _requirement(package: str, text: str) -> str:
+    if text.endswith(".whl") and Path(text).expanduser().is_file():
+        return str(Path(text).expanduser().absolute())
     if text[:1].isdigit():
         return f"{package}=={text}"
     if text.startswith(package) and "==" in text:
         return text
-    raise UsageError(f"--{package} {text}: write a version, such as 1.2.3, or {package}-NAME==VERSION for another distribution")
+    raise UsageError(f"{package} {text}: write a version, such as 1.2.3, the path of a wheel, or {package}-NAME==VERSION of another build")
 
 
-def _environment(requirement: str, axes: Axes) -> tuple[Environment, str]:
+def _environment(requirement: str, axes: Axes, here: Environment) -> tuple[Environment, str]:
     """Install a requirement unless this process has it; return its environment, and why pip could not."""
     package, _, version = requirement.partition("==")
-    if (version_of(package) or "").partition("+")[0] == version:
-        return HERE, ""
-    place = place_of(requirement, axes.folder)
+    if version and (version_of(package) or "").partition("+")[0] == version:
+        return here, ""
+    label = unique = requirement
+    if requirement.endswith(".whl"):
+        wheel = Path(requirement)
+        label, unique = "==".join(wheel.name.split("-")[:2]), f"{wheel.name}-{wheel.stat().st_mtime_ns}"  # it may be built again
+    place = place_of(unique, axes.folder)
     refusal = install(requirement, place, pip_args=axes.pip_args)
-    return Environment(name=requirement.replace("==", " "), front=place), refusal
+    return Environment(name=label.replace("==", " "), front=place), refusal
 
 
 def _examined(environment: Environment, refusal: str, folder: Path) -> tuple[dict[str, Any], str, str]:
@@ -313,15 +430,17 @@ def _side(environment: Environment, settings: Settings, maker: Environment | Non
 
 
 def _make_program(side: _SettingsSide, what: tuple[Any, ...], *, is_base: bool) -> None:
-    """Make the models of a side; the base's failure is the user's, that of another a row."""
-    ended = side.ask(bisect_run.program_of, *what, environment=side.maker or HERE)
-    if ended.status == "ok":
+    """Make the models of a side, in this process if the target is of it; the base's failure is the user's, that of another a row."""
+    if callable(what[0]):
+        side.folder.mkdir()
+        side.program = bisect_run.program_of(str(side.folder), *what)
+    elif (ended := side.ask(bisect_run.program_of, *what, environment=side.maker or HERE)).status == "ok":
         side.program = ended.value
-        side.versions = {**ended.value["versions"], **side.versions}
     elif is_base:
         raise UsageError(f"{what[0]} could not be run: {ended.reason}")
     else:
         side.fail(ended.status, ended.reason)
+    side.versions = {**side.program.get("versions", {}), **side.versions}
 
 
 def _compared(base: _SettingsSide, side: _SettingsSide, cut_severity: int) -> tuple[SmallestModel, _SettingsSide] | None:
@@ -338,15 +457,15 @@ def _compared(base: _SettingsSide, side: _SettingsSide, cut_severity: int) -> tu
         if side is base:
             return None
         pairs = [(ours["first"], others["first"]) for ours, others in zip(theirs, own, strict=False)]
-        output = worst(pairs if side.program is base.program else [(base.program["results"], side.program["results"])])
+        output = worst(pairs if side.program == base.program else [(base.program["results"], side.program["results"])])
         side.found |= {"output": output, "results": "same bits" if output is None else output.kind}
         side.found["max_abs"] = 0.0 if output is None else output.max_abs
         if output is None:
             return None
         kind = output.kind
-    elif not side.program or not side.versions or side.status == "refused":
+    elif not side.program["parts"] or not side.versions or side.status == "refused":
         return None
-    wants_cut = side.program is base.program and 1 + KINDS.index(kind) > cut_severity
+    wants_cut = side.program == base.program and 1 + KINDS.index(kind) > cut_severity
     found = _traced(base, side, kind, wants_cut=wants_cut)
     if found is not None:
         side.found |= {"first": found.first, "other_bits_from": found.other_bits_from}
@@ -395,6 +514,8 @@ def growth_of(samples: Sequence[int], of: str) -> Growth | None:
 
 def _kernels(side: _SettingsSide, cost_ns: float) -> tuple[OperatorKernels, ...]:
     """Profile a side, and sum up its kernels by operator, the most expensive first; none where the profile fails."""
+    if not side.models:
+        return ()
     ended = side.ask(bisect_run.profiled, side.models, side.settings)
     rows = [row for answer in ended.value for row in _kernels_in(answer, cost_ns)] if ended.status == "ok" else []
     groups = grouped(((row.op_type, row.provider), row) for row in rows)

@@ -6,9 +6,11 @@ For the others numpy and onnxruntime suffice, in whatever environment that is.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from array import array
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from ortlens.lens.observing.optimizers import LEVELS, breaking
 from ortlens.studies.child import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
@@ -120,6 +122,26 @@ def timed(folder: str, models: Sequence[tuple[str, str]], settings: Settings, ru
             return {"refused": broken}
         sessions.append(session)
     calls = [_call_of(session, feed) for session, (_, feed) in zip(sessions, models, strict=True)]
+    return {**_clocked(folder, calls, runs, seconds, began), "pieces": pieces_of(sessions)}
+
+
+def called(folder: str, what: tuple[Any, ...], front: str, runs: int, seconds: float) -> dict[str, Any]:
+    """Compile a target, told as to `program_of`, under a lens, and time its calls as `timed` does; save the capture.
+
+    Memory is not judged, since the lens takes some. Raises `UsageError` if nothing was imported from the folder `front`.
+    """
+    import torch
+
+    began = time.perf_counter_ns()
+    lens, call = _compiled(*what)
+    with torch.no_grad():
+        found = _clocked(folder, [lambda: _arrays(call())], runs, seconds, began)
+    if not any((getattr(module, "__file__", None) or "").startswith(front) for module in list(sys.modules.values())):
+        raise UsageError("the program imports nothing of it, so that each version is the same to it; name a package that it imports")
+    return {**found, "heap": [], "resident": [], "pieces": None, "capture": str(lens.save(Path(folder) / "capture.ortlens"))}
+
+
+def _clocked(folder: str, calls: Sequence[Callable[[], Mapping[str, Any]]], runs: int, seconds: float, began: int) -> dict[str, Any]:
     stage("running")
     first = last = [call() for call in calls]
     first_ns = time.perf_counter_ns() - began
@@ -134,12 +156,12 @@ def timed(folder: str, models: Sequence[tuple[str, str]], settings: Settings, ru
         count += 1
     kept = [
         {name: write_values(made[place], Path(folder) / f"{place}-{name}.npz") for name, made in (("first", first), ("last", last))}
-        for place in range(len(models))
+        for place in range(len(calls))
     ]
     skipped = min(_UNCOUNTED, count - 1)
     return {
         "first_ns": first_ns,
-        "pieces": pieces_of(sessions),
+        "runs": count,
         "times": list(times[skipped:count]),
         "heap": list(heap[:count]),
         "resident": list(resident[:count]),
@@ -199,17 +221,15 @@ def read_values(path: str) -> dict[str, Any]:
         return {str(name): file[f"arr_{place}"] for place, name in enumerate(file["names"])}
 
 
-def program_of(folder: str, target: str, texts: Sequence[str], seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
+def program_of(folder: str, target: str | Callable[..., Any], inputs: Inputs, seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Write the models of a target and their inputs; return their files, the lines that nodes come from, versions and results.
 
-    The target is `MODULE:NAME` or an ONNX file. Raises `UsageError` where nothing of it runs in ONNX Runtime.
+    The target is `MODULE:NAME`, an ONNX file, or what is to be compiled. Raises `UsageError` where nothing of it runs in ONNX Runtime.
     """
     from ortlens.job.request import is_onnx_file
-    from ortlens.job.targets import inputs_from_texts
     from ortlens.lens.repro.evidence import versions
 
-    inputs = inputs_from_texts(texts)
-    read = _from_file if is_onnx_file(target) else _from_target
+    read: Any = _from_file if isinstance(target, str) and is_onnx_file(target) else _from_target
     return {**read(target, inputs, seed, options, Path(folder)), "versions": versions()}
 
 
@@ -244,36 +264,53 @@ def _from_file(file: str, inputs: Inputs, seed: int, options: Mapping[str, Any],
     return {"parts": [_part(model, lens.inputs, folder, "model", lines)], "results": None}
 
 
-def _from_target(target: str, inputs: Inputs, seed: int, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _compiled(target: str | Callable[..., Any], inputs: Inputs, seed: int, options: Mapping[str, Any]) -> tuple[Lens, partial[Any]]:
+    """Return a lens, and the call that compiles the target under it."""
     import torch
 
     from ortlens import _torch
     from ortlens.job.targets import target_from_text
     from ortlens.lens.lens import Lens
-    from ortlens.lens.repro.case import case_of
-    from ortlens.lens.repro.evidence import subjects_of, values_seen
 
-    torch.manual_seed(seed)
-    function = target_from_text(target)
+    if isinstance(target, str):
+        torch.manual_seed(seed)
+        target = target_from_text(target)
     args, kwargs = inputs.made(seed)
     lens = Lens(options=dict(options) or None)
     stage("compiling")
+    return lens, partial(_torch.compiled_apart(target, lens), *args, **kwargs)
+
+
+def _arrays(results: Any) -> dict[str, Any]:  # noqa: ANN401 - of any target
+    import torch
+
+    from ortlens import _torch
+
+    tensors = [each.detach().cpu() for each in _torch.tensors_of(results)]
+    return {f"result {place}": (each.float() if each.dtype is torch.bfloat16 else each).numpy() for place, each in enumerate(tensors)}
+
+
+def _from_target(target: str | Callable[..., Any], inputs: Inputs, seed: int, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    import torch
+
+    from ortlens.lens.repro.case import case_of
+    from ortlens.lens.repro.evidence import subjects_of, values_seen
+
+    lens, call = _compiled(target, inputs, seed, options)
     with torch.no_grad():
-        results = torch.compile(function, backend=lens)(*args, **kwargs)
+        results = call()
         stage("reading the models")
         targets = lens.compilations.targets
         graphs = [row.graph_id for row in lens.captured().graphs if row.partition_count]
         subjects = [subject for graph_id in graphs for subject in subjects_of(targets.graphs(), graph_id)]
         if not subjects:
-            raise UsageError(f"nothing of {target} runs in ONNX Runtime; `ortlens explain` has the reasons")
-        seen = values_seen(targets, subjects, args, kwargs)
+            raise UsageError(
+                f"nothing of {target if isinstance(target, str) else 'the target'} runs in ONNX Runtime; `ortlens explain` has the reasons"
+            )
+        seen = values_seen(targets, subjects, call.args, call.keywords)
         cases = [case_of(subject, seen[subject.name], real_inputs=True, weights=True, source=False) for subject in subjects]
     parts = [_part_of(case, subject, _lines(lens, subject), folder) for case, subject in zip(cases, subjects, strict=True)]
-    tensors = {
-        f"result {place}": tensor.detach().float() if tensor.dtype is torch.bfloat16 else tensor.detach()
-        for place, tensor in enumerate(_torch.tensors_of(results))
-    }
-    return {"parts": parts, "results": write_values({name: tensor.numpy() for name, tensor in tensors.items()}, folder / "results.npz")}
+    return {"parts": parts, "results": write_values(_arrays(results), folder / "results.npz")}
 
 
 def _lines(lens: Lens, subject: Subject) -> dict[str, str]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ortlens._files import whole_folder
+from ortlens.errors import UsageError
 from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.repro.evidence import versions, without_paths
 from ortlens.units import counted, distance, size_from_bytes, time_from_ns
 from ortlens.views.table import brief_columns, shown_columns
+from ortlens.views.wording import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from ortlens.analysis.compare.changes import Change
     from ortlens.studies.bisect import BisectedSide, Bisection, OperatorKernels
     from ortlens.studies.first_difference import Difference
 
@@ -26,6 +30,8 @@ _RIGHT = {
     "both": "Both are within rounding of the reference implementation of ONNX.",
     "neither": "The reference implementation of ONNX agrees with neither.",
 }
+_FILES = {"model": "model.onnx", "inputs": "inputs.npz", "expected": "expected.npz"}  # of the smallest model
+_CHANGES = {"break": "a graph break", "recompile": "a recompile", "function": "a function that is not compiled"}
 _REPRO = """\
 # Run it in either environment: needs onnxruntime and numpy. It ends with 1 where results differ from those of the base.
 import sys
@@ -63,6 +69,7 @@ def sentences(result: Bisection) -> Iterator[str]:
         if row.status != "ok":
             yield f"{row.way}: {row.status}: {row.note}{_origin(row.first) if row.first is not None else ''}"
             continue
+        yield from (_change(row, change) for change in row.changes)
         if row.output is not None:
             yield f"{row.way}: {_difference(row.output)}{_origin(row.first, row.other_bits_from)}"
         if row.unsteady is not None:
@@ -78,9 +85,14 @@ def sentences(result: Bisection) -> Iterator[str]:
     if result.smallest is not None:
         right = f" {_RIGHT[result.smallest.right]}" if result.smallest.right else ""
         yield f"A model of {counted(result.smallest.nodes, 'node')} shows the difference on {result.smallest_side}.{right}"
-    if not result.differs and all(row.output is None for row in result.rows):
+    if not result.differs and all(row.output is None and not row.changes for row in result.rows):
         which = "All sides" if all(row.status == "ok" for row in result.rows) else "The sides that run"
-        yield f"{which} give the same bits, and no memory grows."
+        yield f"{which} give the same bits{', and no memory grows' if result.base.growth is not None else ''}."
+
+
+def _change(row: BisectedSide, change: Change) -> str:
+    does = {"added": "adds", "removed": "no longer has"}.get(change.change, f"has {change.after}, not {change.before},")
+    return f"{row.way} {does} {_CHANGES[change.kind]} at {place(change.file, change.line)}: {change.subject}"
 
 
 def _difference(found: Difference) -> str:
@@ -122,18 +134,29 @@ def _kernel_words(kernel: OperatorKernels | None) -> str:
     return "none" if kernel is None else f"{time_from_ns(kernel.total_ns)} in {kernel.count}"
 
 
-def write_issue(result: Bisection, folder: Path, command: str) -> Path:
-    """Write a folder with a text for an issue and, where one was found, the smallest model with its inputs and a script."""
+def checked_folder(folder: Path) -> Path:
+    """Return a folder for an issue; raise `UsageError` where something is."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not empty, and nothing is overwritten; name a folder that does not exist yet")
+    return folder
+
+
+def write_issue(result: Bisection, folder: Path, command: str) -> Bisection:
+    """Write a folder with a text for an issue and, where one was found, the smallest model with its inputs and a script.
+
+    Returns the result, with the files of that model there.
+    """
     with whole_folder(folder, mark="ISSUE.md") as made:
         cut = result.smallest
         if cut is not None:
             row = next(row for row in result.rows if row.way == result.smallest_side)
-            for source, name in ((cut.model, "model.onnx"), (cut.inputs, "inputs.npz"), (cut.expected, "expected.npz")):
-                shutil.copyfile(source, made / name)
+            for name, file in _FILES.items():
+                shutil.copyfile(getattr(cut, name), made / file)
             provider = repr((row.provider, dict(row.provider_options)))
             (made / "repro.py").write_text(_REPRO.format(level=LEVELS[row.level], provider=provider), encoding="utf-8")
         (made / "ISSUE.md").write_text(issue_of(result, command), encoding="utf-8")
-    return folder
+    there: dict[str, Any] = {name: str(folder / file) for name, file in _FILES.items()}
+    return result if cut is None else replace(result, smallest=replace(cut, **there))
 
 
 def issue_of(result: Bisection, command: str) -> str:
@@ -167,11 +190,10 @@ def _title(result: Bisection) -> str:
         if wrong is not None:
             return f"{node}wrong results in {wrong[0]}, right ones in {wrong[1]}"
         return f"{node}other results in {row.way} than in {base.way}"
-    if (row := next((row for row in result.rows if row.growth is not None and row.growth.low > 0), None)) is not None:
-        return f"Memory grows with each run in {row.way}"
-    if (row := next((row for row in others if row.verdict in ("slower", "faster")), None)) is not None:
-        return f"{row.way} takes {row.ratio:.2f} times as long as {base.way}"
-    return f"{base.way} against {counted(len(others), 'other side')}"
+    said = [_change(row, change) for row in others for change in row.changes if change.effect == "worse"]
+    said += [f"Memory grows with each run in {row.way}" for row in result.rows if row.growth is not None and row.growth.low > 0]
+    said += [f"{row.way} takes {row.ratio:.2f} times as long as {base.way}" for row in others if row.verdict in ("slower", "faster")]
+    return said[0] if said else f"{base.way} against {counted(len(others), 'other side')}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -146,11 +146,11 @@ def _several(cases: object) -> Iterator[object]:
 
 def _case(name: str | None, given: object) -> Case:
     case = _written(given)
-    text = _text_from_target(case.target)
+    partial = case.target if isinstance(case.target, functools.partial) else None
+    text = text_from_target(case.target if partial is None else partial.func)
     label = case.name or text.rpartition(":")[2] if name is None else str(name)
     if isinstance(case.inputs, str):
         raise UsageError(f"case {label}: inputs must be a list of texts, not the text {case.inputs!r}")
-    partial = case.target if isinstance(case.target, functools.partial) else None
     args = (*partial.args, *case.args) if partial is not None else tuple(case.args)
     kwargs = {**partial.keywords, **case.kwargs} if partial is not None else dict(case.kwargs)
     return replace(case, name=label, target=text, inputs=tuple(case.inputs), args=args, kwargs=kwargs, options=dict(case.options))
@@ -173,17 +173,15 @@ def _written(given: object) -> Case:
     raise UsageError(f"{given!r} is no case; a case is {_FORMS}")
 
 
-def _text_from_target(target: object) -> str:
-    """Return the text by which another process finds a callable."""
+def text_from_target(target: object) -> str:
+    """Return the text by which another process finds a callable; raise `UsageError` where it cannot."""
     if isinstance(target, str):
         place, _, held = target.rpartition(":")
         return f"{Path(place).expanduser().absolute()}:{held}" if place.endswith(".py") else target
-    if isinstance(target, functools.partial):
-        return _text_from_target(target.func)
     name, module = getattr(target, "__qualname__", None), getattr(target, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         raise UsageError(
-            f"a case runs in a process of its own, which cannot be given an object of type {type(target).__name__}: "
+            f"the target runs in a process of its own, which cannot be given an object of type {type(target).__name__}: "
             "write a function at the top of a module that returns it, and pass the function"
         )
     found: object = functools.reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--only-binary=:all:")
-_WITH_LIBRARIES = ("torch",)  # needs the libraries that it was built with; other packages run with what is installed
+_WITH_LIBRARIES = ("torch==", "torch-")  # needs the libraries that it was built with; other packages run with what is installed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +51,19 @@ def default_folder() -> Path:
 
 
 def place_of(requirement: str, folder: Path) -> Path:
-    """Return the folder of an installed requirement, such as `onnxruntime==1.32.0`."""
-    return folder / re.sub(r"[^\w.]+", "-", requirement)
+    """Return the folder of an installed requirement, such as `onnxruntime==1.32.0`; its name tells that it is no user's code."""
+    return folder / re.sub(r"[^\w.]+", "-", requirement) / "site-packages"
 
 
 def install(requirement: str, place: Path, *, pip_args: Sequence[str] = ()) -> str:
-    """Install a requirement into a folder of its own unless it is there; return why pip could not, or an empty text."""
+    """Install a requirement, or a wheel, into a folder of its own unless it is there; return why pip could not, or an empty text."""
     if place.exists():
         return ""
     place.parent.mkdir(parents=True, exist_ok=True)
+    wanted = [requirement] if requirement.endswith(".whl") else requirement.split()
     alone = () if requirement.startswith(_WITH_LIBRARIES) else ("--no-deps",)
     fresh = tempfile.mkdtemp(dir=place.parent)  # a download that fails halfway is not taken for the package
-    refusal = pip_refusal([sys.executable, *_PIP, *alone, *pip_args, "--target", fresh, *requirement.split()])
+    refusal = pip_refusal([sys.executable, *_PIP, *alone, *pip_args, "--target", fresh, *wanted])
     if refusal:
         shutil.rmtree(fresh)
     else:

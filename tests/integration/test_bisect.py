@@ -3,6 +3,7 @@
 import ctypes
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
+import ortlens
 from ortlens import cli
 from ortlens.errors import UsageError
-from ortlens.studies.bisect import Axes, BisectedSide, Bisection, bisect, growth_of
+from ortlens.job.targets import inputs_from_texts
+from ortlens.studies.bisect import Axes, BisectedSide, Bisection, growth_of
+from ortlens.studies.bisect import bisected as bisected_in
 from ortlens.studies.bisect_text import sentences, write_issue
 from ortlens.studies.environments import install, pip_refusal, place_of
 from tests.answers import answered
@@ -99,7 +104,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def bisected(target: str, folder: Path, work: Path, inputs: Sequence[str] = (), **axes: Any) -> Bisection:  # noqa: ANN401 - fields of Axes
-    return bisect(target, inputs, Axes(folder=folder, **axes), folder=work, runs=60, seconds=0.1)
+    return bisected_in(target, inputs_from_texts(inputs), Axes(folder=folder, **axes), folder=work, runs=60, seconds=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +146,10 @@ def test_a_planted_difference_is_named_with_its_node(version: str, node: str, re
 @pytest.mark.slow
 def test_the_smallest_model_is_that_of_the_worst_difference_and_runs_by_itself(result: Bisection, tmp_path: Path) -> None:
     assert (result.smallest_side, result.smallest and result.smallest.nodes) == ("onnxruntime 9.3.0", 1)
-    written = write_issue(result, tmp_path / "issue", "ortlens bisect chain.onnx")
+    written = tmp_path / "issue"
+    smallest = write_issue(result, written, "ortlens bisect chain.onnx").smallest
+    assert smallest is not None
+    assert smallest.model == str(written / "model.onnx")
     text = (written / "ISSUE.md").read_text(encoding="utf-8")
     assert "n_Exp" in text
     assert str(tmp_path) not in text
@@ -247,12 +255,58 @@ def test_a_provider_that_ends_its_process_is_one_row(model: str, versions: Path,
         (["--levels", "fast"], "the levels are: disable"),
         (["--environment", "old=/no/such/python"], "with the path of an interpreter that exists"),
         (["--torch", "2.14.1"], "has no effect on"),
+        (["--package", "toy", "1"], "has no effect on"),
         (["--input", "f31[2]"], "f31"),
     ],
 )
 def test_a_slip_is_refused_with_what_to_write(words: list[str], hint: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bisect", model, *words]) == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Versions of a library of models, of which the second breaks the graph in line 7 and the third fails to import, and a program."""
+    monkeypatch.chdir(tmp_path)
+    lines = "import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        y = torch.tanh(x)\n{}        return y @ y\n"
+    versions = {"1.0": "", "2.0": "        y.sum().item()\n", "3.0": "        return :\n"}
+    for version, line in versions.items():
+        with zipfile.ZipFile(f"toy-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("toy/model.py", lines.format(line))
+            wheel.writestr(f"toy-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: toy\nVersion: {version}\n")
+            wheel.writestr(f"toy-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"toy-{version}.dist-info/RECORD", "")
+    Path("toy_app.py").write_text("import toy.model\ndef net():\n    return toy.model.Net()\n", encoding="utf-8")
+    return [f"toy-{version}-py3-none-any.whl" for version in versions]
+
+
+@pytest.mark.slow
+def test_a_version_of_a_package_that_adds_a_graph_break_is_named_with_its_line(
+    wheels: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--input", "f32[4,4]", "--seconds", "0.1", "--environments", str(tmp_path / "made"), "--pip-args=--no-index"]
+    assert cli.main(["bisect", "toy_app:net", "--package", "toy", *wheels, *words]) == 1
+    said = capsys.readouterr().out
+    assert "toy 2.0 adds a graph break at toy/model.py:7: Unsupported Tensor.item() call" in said
+    assert "toy 1.0 adds" not in said
+    assert "toy 3.0: failed: importing toy_app failed: SyntaxError" in said
+    assert cli.main(["bisect", "torch:sin", "--package", "toy", *wheels[:2], *words]) == 2
+    assert "the program imports nothing of it" in capsys.readouterr().err
+    assert cli.main(["bisect", "toy_app:net", "--package", "toy", "0.5", "0.6", *words]) == 2
+    assert "toy 0.5: Could not find a version that satisfies the requirement toy==0.5" in capsys.readouterr().err
+
+
+def test_a_module_of_this_process_and_a_real_input_are_compared_in_python(
+    versions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ortlens.studies.bisect.default_folder", lambda: versions)
+    x = torch.tensor([0.25, 0.5])
+    found = ortlens.bisect(torch.nn.Tanh(), x, onnxruntime=["9.1.0"], runs=4, seconds=0.1, folder=tmp_path / "issue")
+    assert (found.target, found.differs, list(found.frame["results"])) == ("Tanh", True, ["", "differs"])
+    assert found.smallest is not None
+    assert np.load(found.smallest.inputs)["arr_0"].tolist() == x.tolist()
+    with pytest.raises(UsageError, match="write a function at the top of a module"):
+        ortlens.bisect(torch.nn.Tanh(), torch.ones(3), package=("toy", "1.0", "2.0"))
 
 
 @pytest.mark.slow
@@ -267,4 +321,4 @@ def test_the_command_prints_json_and_ends_with_1_where_sides_differ(
     done = subprocess.run([sys.executable, "repro.py"], cwd=tmp_path / "issue", capture_output=True, text=True, check=False)
     assert done.returncode == 0
     with pytest.raises(UsageError, match="nothing of"):
-        bisect("torch:is_tensor", ["f32[2]"], Axes(folder=versions), folder=tmp_path)
+        bisected("torch:is_tensor", versions, tmp_path, ["f32[2]"])
