@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         UsageError,
     )
+    from ortlens.lens.dynamic_shapes import dynamic_shapes
     from ortlens.lens.explain import explain
     from ortlens.lens.freeze import freeze
     from ortlens.lens.lens import Lens, capture
@@ -59,6 +60,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     # run without torch.compile
     "freeze",
     "load_frozen",
+    "dynamic_shapes",
     "ExportedModel",
     # read back
     "load",
@@ -93,6 +95,7 @@ _NAMES = {
     "ortlens.studies.cases": "Case",
     "ortlens.studies.tune": "tune",
     "ortlens.studies.bisect": "bisect",
+    "ortlens.lens.dynamic_shapes": "dynamic_shapes",
     "ortlens.lens.freeze": "freeze",
     "ortlens.backend.freeze.loader": "load_frozen",
     "ortlens.backend.deploy.export": "ExportedModel",

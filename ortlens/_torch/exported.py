@@ -120,12 +120,12 @@ def zero_and_one_open() -> Iterator[None]:
         yield
 
 
-def shapes_over(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
-    """Return `dynamic_shapes` for `torch.export.export` from what is to vary in each leaf of the arguments, in order."""
-    from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
+def shapes_over(arguments: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
+    """Return `dynamic_shapes` for `torch.export.export` from what is to vary in each leaf of the arguments by name, in order."""
+    from torch.export.dynamic_shapes import _tree_map_with_path
 
     rest = iter(leaves)
-    return _tree_map_with_path(lambda *_: next(rest), _combine_args(module, args, dict(kwargs)))
+    return _tree_map_with_path(lambda *_: next(rest), arguments)
 
 
 @contextlib.contextmanager

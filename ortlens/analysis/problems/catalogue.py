@@ -136,7 +136,7 @@ SENTENCES: Mapping[str, str] = {
     "compile_dynamic": "Compile with `dynamic=True`: one graph serves all sizes<name| of `{name}`><cache|, or use a static cache, whose "
     "sizes stay the same>",
     "mark_dynamic": "Call `torch._dynamo.mark_dynamic({name}, {dim})`<others| and {others}> before the first call, or compile with "
-    "`dynamic=True`: one graph serves all sizes",
+    "`dynamic=True`: one graph serves all sizes; `ortlens.dynamic_shapes(model, calls)` lists what varies",
     "set_or_leave_none": "Set `{name}` before the first call, or leave it None: None is compiled separately",
     "pass_tensor": "Pass a tensor for `{name}` every time: None is compiled separately",
     "pass_or_never": "Pass `{name}` every time or never: None is compiled separately",

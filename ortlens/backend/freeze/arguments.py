@@ -113,14 +113,9 @@ class Arguments:
         if len(first) < positional.num_children or any(parameters[name].kind in (_STAR, _STARS) for name in first):
             raise UsageError(f"expected {positional.num_children} positional arguments and {', '.join(names) or 'none'} by name")
         try:
-            bound = inspect.Signature(list(parameters.values())).bind(*args, **kwargs)
+            values = bound_arguments(self.traced, args, kwargs, defaults=True)
         except TypeError as error:
             raise UsageError(f"the arguments differ from those of tracing: {error}") from error
-        bound.apply_defaults()
-        values = dict(bound.arguments)
-        for name, parameter in parameters.items():
-            if parameter.kind is _STARS:
-                values.update(values.pop(name))
         made = tuple(values.pop(name) for name in first), {name: values.pop(name, None) for name in names}
         for name, value in values.items():
             default = () if parameters[name].kind is _STAR else parameters[name].default
@@ -186,6 +181,16 @@ def named_arguments(traced: Callable[..., Any] | None, args: tuple[Any, ...], kw
     """Pair the leaves of arguments with the names that messages use, as `("parts['pair'][0]", tensor)`."""
     parameters = parameters_of(traced)
     return [(_leaf_name(parameters, path), leaf) for path, leaf in _torch.named_leaves((args, dict(kwargs)))]
+
+
+def bound_arguments(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, defaults: bool = False) -> dict[str, Any]:
+    """Map parameters to what a call passes, and what `**kwargs` takes by its own names; raises TypeError for arguments that do not fit."""
+    parameters = parameters_of(function)
+    bound = inspect.Signature(list(parameters.values())).bind(*args, **kwargs)
+    if defaults:
+        bound.apply_defaults()
+    named: dict[str, Any] = bound.arguments.pop(next((name for name, each in parameters.items() if each.kind is _STARS), ""), {})
+    return {**bound.arguments, **named}
 
 
 def _leaf_name(parameters: Mapping[str, inspect.Parameter], path: tuple[Any, ...]) -> str:

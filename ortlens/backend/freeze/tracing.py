@@ -18,7 +18,7 @@ import torch.overrides
 
 from ortlens import _torch
 from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code
-from ortlens.backend.freeze.arguments import named_arguments, parameters_of, size_sources
+from ortlens.backend.freeze.arguments import bound_arguments, named_arguments, parameters_of, size_sources
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
         ):
             if callable(shapes):
                 chosen = [shapes(path, leaf) for path, leaf in _torch.named_leaves((args, named))]
-                shapes = _torch.shapes_over(module, args, named, chosen) if any(chosen) else None
+                shapes = _torch.shapes_over(bound_arguments(module.forward, args, named), chosen) if any(chosen) else None
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
         raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {_said_by(error)}") from error
