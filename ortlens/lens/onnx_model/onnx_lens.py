@@ -16,7 +16,7 @@ from ortlens._shell import progress
 from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import SessionError, UsageError
-from ortlens.lens.digests import Digests
+from ortlens.lens.observing.digests import Digests
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 
 from ortlens.backend.observed import in_all, uncounted_eager
-from ortlens.lens.digests import Digests
+from ortlens.lens.observing.digests import Digests
 from ortlens.lens.verify.causes import CauseSearch, Culprit, finding_of_origin, finding_of_value
 from ortlens.lens.verify.compare_values import ValueVerdict, unchecked
 from ortlens.lens.verify.lockstep import NodeRaised, maker_of, steps
