@@ -183,6 +183,7 @@ OPTIONS = (
     Option("--no-children", "run", "do not record in the Python processes that the program starts"),
     Option("--profile", f"explain survey {_LINE}", "also measure where the time inside ONNX Runtime goes, kernel by kernel"),
     Option("--verify", f"explain survey {_LINE}", "also compare every value with PyTorch's, with float64 as the reference"),
+    Option("--keep-values", f"explain {_LINE}", "also record figures of every value, for `ortlens compare` to name the first that differs"),
     Option("--budget", f"explain {_LINE}", "seconds for --profile and for --verify (60)", "S", dest="budget_s", type=_SECONDS),
     Option("--budget", "tune", "time limit in seconds (default: %(default)s)", "S", dest="budget_s", type=_SECONDS, default=60.0),
     Option("--reference", "explain", "for --verify of an ONNX model: the PyTorch module that it was made from", "MODULE:NAME"),

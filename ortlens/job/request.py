@@ -40,6 +40,7 @@ class Request:
     no_grad: bool = False  # turn gradients off around everything
     profile: bool = False  # also find out where the time inside ONNX Runtime goes
     verify: bool = False  # also compare every value with PyTorch's
+    keep_values: bool = False  # also record digests of values
     budget_s: float | None = None  # seconds for each of these two; None for their defaults
     report: Path | None = None  # where the HTML report goes; None writes none
     save: Path | None = None  # where the capture goes; None keeps it in memory
@@ -47,8 +48,8 @@ class Request:
 
     def __post_init__(self) -> None:
         """Reject contradictory options, and files that cannot be written, before anything runs."""
-        if self.dry_run and (self.profile or self.verify):
-            asked = "--profile" if self.profile else "--verify"
+        if self.dry_run and (self.profile or self.verify or self.keep_values):
+            asked = "--profile" if self.profile else "--verify" if self.verify else "--keep-values"
             raise UsageError(f"{asked} needs a real run, and --dry-run runs nothing; leave one of them out")
         if self.device is not None and not self.dry_run:
             raise UsageError(f"--device {self.device} says what a dry run plans for, and moves nothing; add --dry-run")
@@ -119,8 +120,8 @@ def new_lens(request: Request, name: str) -> Lens:
     """Create a lens that has recorded nothing yet; raise `UsageError` for a wrong option, or what the backend cannot do."""
     from ortlens.lens.lens import Lens
 
-    if request.backend not in OWN_NAMES and (request.profile or request.verify):
-        asked = "--profile" if request.profile else "--verify"
+    if request.backend not in OWN_NAMES and (request.profile or request.verify or request.keep_values):
+        asked = "--profile" if request.profile else "--verify" if request.verify else "--keep-values"
         raise UsageError(f"{asked} needs ONNX Runtime, which --backend {request.backend} does not use; leave one of them out")
     return Lens(request.backend, options=request.options or None, name=name, dry_run=request.dry_run)
 
@@ -138,7 +139,7 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], *calls: 
     with torch.no_grad() if request.no_grad else contextlib.nullcontext():
         device = planned_device(target, request.device, dry_run=request.dry_run)
         (args, kwargs), *others = calls
-        explain_under(lens, target, args, kwargs, Wanted(request.dynamic, request.calls, device))
+        explain_under(lens, target, args, kwargs, Wanted(request.dynamic, request.calls, device, request.keep_values))
         for place, (more, named) in enumerate(others, 2):
             lens.call_target(more, named)
             lens.compilations.recorder.note(explain_inputs=place)
@@ -171,7 +172,8 @@ def onnx_explained(
 
     if request.backend != OWN_NAMES[0] or request.dynamic is not None or request.device is not None:
         raise UsageError("an ONNX model is run as it is; --backend, --dynamic and --device are for what torch.compile compiles")
-    lens: OnnxLens = explain(file, options=request.options or None, dry_run=request.dry_run, calls=request.calls)(*args, **(kwargs or {}))
+    same = {name: getattr(request, name) for name in ("dry_run", "calls", "keep_values")}
+    lens: OnnxLens = explain(file, options=request.options or None, **same)(*args, **(kwargs or {}))
     if request.profile:
         lens.profile(**_budget(request))
     if request.verify and reference is not None:

@@ -49,6 +49,7 @@ def explain(
     dry_run: bool = False,
     calls: int | None = None,
     name: str | None = None,
+    keep_values: bool = False,
 ) -> Callable[..., OnnxLens]: ...
 @overload
 def explain(
@@ -61,6 +62,7 @@ def explain(
     calls: int | None = None,
     name: str | None = None,
     device: str | torch.device | None = None,
+    keep_values: bool = False,
 ) -> Callable[..., Lens]: ...
 
 
@@ -76,6 +78,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     calls: int | None = None,
     name: str | None = None,
     device: str | torch.device | None = None,
+    keep_values: bool = False,
 ) -> Callable[..., Lens] | Callable[..., OnnxLens]:
     """Compile a function or module, call it, and return the lens over it. Curried like `torch._dynamo.explain`.
 
@@ -109,6 +112,10 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         device: With `dry_run`, `"cuda"` or `"cpu"`: plan as if the parameters and buffers of the target, and all tensors among the
             arguments, were there, on any machine; neither is changed. Without a GPU, gradients cannot be traced there, so that the
             inference graph is planned, and PyTorch writes attention out where a GPU may choose an operator for it; the summary says so.
+        keep_values: Record the frame `values`, by which `compare` names the first value that differs from that of another capture: figures
+            of 10,000 values at most, about 5 MB, without their elements; those of few elements, 16 or so, follow from the figures. After
+            the other calls, the target is called once more, from its first state and with the random numbers of seed 0; then its state
+            is put back. Memory: a copy of inputs, weights and buffers, and the values inside a partition once, in groups of 1 GiB.
 
     Returns:
         A callable of the target's arguments that returns the `Lens`. That of an ONNX model takes its inputs by place or by name, as numpy
@@ -116,8 +123,9 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     Raises:
         UsageError: `calls` is not a positive number, the target cannot be called or is a coroutine function, or there is no such file;
-            `device` is another one, or is given without `dry_run` or for an ONNX model or an exported program; without a
-            GPU, the installed torch cannot trace CUDA tensors (builds without CUDA on Windows).
+            `keep_values` is set in a dry run, for another backend, or for a model in ONNX Runtime's own format; `device` is another one, or
+            is given without `dry_run` or for an ONNX model or an exported program; without a GPU, the installed torch cannot trace CUDA
+            tensors (builds without CUDA on Windows).
         SessionError: ONNX Runtime refuses the ONNX model or cannot run it; raised when the callable is called.
 
     Example:
@@ -128,12 +136,14 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     """
     if calls is not None and (not isinstance(calls, int) or calls < 1):
         raise UsageError(f"calls must be a whole number from 1, not {calls!r}")
+    if keep_values and (dry_run or (isinstance(backend, str) and backend not in ("ortlens", "onnxrt"))):
+        raise UsageError("keep_values=True needs a run in ONNX Runtime: without dry_run=True, and by the ortlens backend")
     if is_onnx_model(target):
         from ortlens.lens.onnx_model.explain import explain_model
 
         if backend != "ortlens" or dynamic is not None or device is not None:
             raise UsageError("an ONNX model is run as it is: backend=, dynamic= and device= are for what torch.compile compiles")
-        return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name)
+        return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values)
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
     if isinstance(target, type):  # torch.compile would change the class for good
@@ -157,6 +167,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
         lens = Lens(backend, options=options, name=name or name_of(target), dry_run=dry_run)
         about: Any = {"options": options, "dry_run": dry_run, "dynamic": dynamic, "calls": calls, "name": name, "device": device}
+        about |= {"keep_values": keep_values}
         had_gradients = torch.is_grad_enabled()
 
         def again(*args: Any, **kwargs: Any) -> Lens:
@@ -164,7 +175,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
                 return explain(target, backend=backend, **about)(*args, **kwargs)
 
         lens.explained = again
-        explain_under(lens, target, args, kwargs, Wanted(dynamic, calls, planned))
+        explain_under(lens, target, args, kwargs, Wanted(dynamic, calls, planned, keep_values))
         return lens
 
     return run

@@ -32,7 +32,8 @@ from ortlens.lens.measuring.tried_changes import Trials
 from ortlens.lens.observing.compilations import runs_uncompiled
 from ortlens.lens.profiling.forecast import record_partitions
 from ortlens.lens.stand_ins import fake, fake_weights
-from ortlens.lens.verify.call_state import Reachable
+from ortlens.lens.verify.call_state import CallState, Reachable
+from ortlens.lens.verify.checked_partitions import keep_call
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
@@ -53,6 +54,7 @@ class Wanted(NamedTuple):
     dynamic: bool | None = None
     calls: int | None = None
     device: torch.device | None = None
+    keep_values: bool = False
 
 
 def explain_under(
@@ -61,6 +63,7 @@ def explain_under(
     """Explain with a lens that has recorded nothing yet; what it recorded stays if the target raises."""
     recorder, targets = lens.compilations.recorder, lens.compilations.targets
     targets.example = args, dict(kwargs)
+    state = CallState(target, args, kwargs, parameters=False) if wanted.keep_values else None
     with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
         _torch.trace_again(target)
     compiler = partial(_torch.compiled_apart, dynamic=wanted.dynamic)
@@ -77,6 +80,9 @@ def explain_under(
         again = partial(compiler, backend=lens.apart)
         with _torch.unlogged_reports():
             lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), wanted.calls, again)
+            if state is not None and targets.callables:
+                with lens_guard(recorder, "keeping values"):
+                    keep_call(recorder, targets, state)
     if not targets.callables and not recorder.records(r.Break):
         targets.note_empty(target, args, kwargs, varies_whole=bool(wanted.dynamic))
 

@@ -102,8 +102,8 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
     if value is None and column.nullable:
         return None
     if column.kind == "tuple":
-        if not isinstance(value, list):
-            _refuse(value, "a list")
+        if not isinstance(value, list) or len(value) != (column.size or len(value)):
+            _refuse(value, "a list" if column.size is None else f"a list of {column.size}")
         if column.rows is not None:
             return tuple([_checked_row(column.rows, item) for item in value])
         return tuple([_checked_item(column, item) for item in value])
@@ -123,7 +123,9 @@ def _checked_row(table: Table, value: Any) -> object:  # noqa: ANN401 - parsed J
     return record_from_row(table, value)
 
 
-def _checked_item(column: Column, value: Any) -> int | str:  # noqa: ANN401 - parsed JSON
+def _checked_item(column: Column, value: Any) -> int | float | str:  # noqa: ANN401 - parsed JSON
+    if float in column.items:
+        return value if isinstance(value, float) and math.isfinite(value) else _refuse(value, "a finite number")
     if isinstance(value, int) and not isinstance(value, bool) and int in column.items:
         return _checked_int(value)
     if not isinstance(value, str) or str not in column.items:

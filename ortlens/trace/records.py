@@ -47,6 +47,9 @@ ProcessStatus: TypeAlias = Literal["ok", "failed", "crashed", "timeout", "memory
 SideStatus: TypeAlias = Literal[ProcessStatus, "refused", "uninstalled", "skipped"]
 
 
+SKETCH_SIZE = 16
+"""Numbers in the sketch of a value, which tell the distance of two within a factor of about 1.5."""
+
 OUTSIDE = "outside of nodes"
 """`op_type` of work on a device that no node launched."""
 
@@ -61,12 +64,13 @@ _TRAITS = (
 )
 
 
-def column(meaning: str, *, unit: str = "", brief: int = 0, **defaults: Any) -> Any:  # noqa: ANN401 - a field() in disguise
+def column(meaning: str, *, unit: str = "", brief: int = 0, size: int | None = None, **defaults: Any) -> Any:  # noqa: ANN401 - a field() in disguise
     """Declare a record field with the meaning of its column, in a sentence, and its unit: `ns`, `bytes`, `flops`, or none.
 
     `brief` is its place, from 1, among the columns that are shown where there is no room for all; `file` stands for `line` too.
+    `size` is how many numbers a tuple of them always has.
     """
-    metadata = {"meaning": meaning, "unit": unit, "brief": brief}
+    metadata = {"meaning": meaning, "unit": unit, "brief": brief, "size": size}
     return field(metadata=metadata, **defaults)
 
 
@@ -620,6 +624,24 @@ class Numeric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValueDigest:
+    """Figures of one value of a call, by which it is compared with that of another capture; without its elements."""
+
+    graph_id: str = column("Graph that it is in.", brief=2)
+    node: str = column("Node that computes it, as in `nodes`; of an input its name in the graph.", brief=1)
+    place: int = column("Which of the results of the node it is, or of the inputs of the graph besides weights; from 0.")
+    is_input: bool = column("Whether it is an input of the graph.")
+    dtype: str = column("Element type, as `float32`.", brief=3)
+    shape: tuple[int, ...] = column("Its shape.", brief=4)
+    norm: float = column("Square root of the sum of squares of the elements; here and below, of those that are finite.", brief=5)
+    low: float | None = optional("Smallest element; empty without any.", brief=6)
+    high: float | None = optional("Largest element, likewise.", brief=7)
+    nonfinite: int = column("How many elements are NaN or infinite.", brief=8)
+    checksum: int = column("CRC-32 of the bytes: that of another value is another one.")
+    sketch: tuple[float, ...] = column("Sums of the elements with fixed random signs, by which two values are compared.", size=SKETCH_SIZE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something the user should know, with its evidence."""
 
@@ -723,6 +745,7 @@ Record: TypeAlias = (
     | Run
     | Kernel
     | Numeric
+    | ValueDigest
     | Finding
     | LedgerPart
     | Step
@@ -877,6 +900,7 @@ class Capture:
     runs: tuple[Run, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     numerics: tuple[Numeric, ...] = ()
+    values: tuple[ValueDigest, ...] = ()
     findings: tuple[Finding, ...] = ()
     ledger: tuple[LedgerPart, ...] = ()
     steps: tuple[Step, ...] = ()

@@ -129,6 +129,9 @@ class CaptureView(ABC):
     numerics = _Frame()
     """Values compared between ONNX Runtime and PyTorch."""
 
+    values = _Frame()
+    """Digests of the values of a call, by which `compare` finds the first that differs; `explain(keep_values=True)` records them."""
+
     findings = _Frame()
     """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
 

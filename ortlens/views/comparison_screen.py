@@ -37,11 +37,12 @@ _HAPPENED: Mapping[tuple[Kind, Happened, Effect], str] = {
     ("operator", "moved", "worse"): "moved to PyTorch",
     ("operator", "moved", "better"): "moved to ONNX Runtime",
     ("finding", "added", "worse"): "new",
+    ("value", "changed", "worse"): "beyond rounding",
     ("finding", "removed", "better"): "gone",
 }
 EFFECTS: Mapping[SpeedVerdict, Effect] = {"slower": "worse", "faster": "better"}
 _NOTHING_ELSE = "findings, results, versions, options and settings are the same"
-_ELSE: tuple[Kind, ...] = ("coverage", "partition", "result", "finding", "version", "option", "provider", "setting", "machine")
+_ELSE: tuple[Kind, ...] = ("value", "coverage", "partition", "result", "finding", "version", "option", "provider", "setting", "machine")
 
 
 def comparison_screen(compared: Compared, *, anchors: Mapping[tuple[str, str], int] | None = None) -> Screen:

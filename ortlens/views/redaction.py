@@ -119,6 +119,7 @@ def redacted_capture(capture: Capture) -> Capture:
         replace(shown, stop_source=None, refused_reason=None, refused_values=_without_values(item.refused_values, item.refused_guard or ""))
         for item, shown in zip(capture.breaks, redacted["breaks"], strict=True)
     )
+    redacted["values"] = ()  # their figures are elements, where there are few
     redacted["graph_inputs"] = tuple(replace(shown, low=None, high=None, histogram=()) for shown in redacted["graph_inputs"])
     environment = {key: _without_secrets(key, scrub(value)) for key, value in capture.environment.items()}
     ways = tuple(replace(way, note=scrub(way.note)) for way in capture.figures.ways)

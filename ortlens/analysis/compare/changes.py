@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of, given_up
 from ortlens.analysis.identity import file_name
-from ortlens.analysis.index import sessions_by_id, verdicts_by_value
+from ortlens.analysis.index import nodes_by_name, sessions_by_id, verdicts_by_value
 from ortlens.analysis.problems.catalogue import given_up_title
 from ortlens.analysis.problems.stream import findings_of
-from ortlens.trace.records import column, optional, same
+from ortlens.trace.records import SKETCH_SIZE, column, optional, same
 from ortlens.trace.schema import facts_of
 from ortlens.units import percent
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Break, Capture, Finding, Node, PythonFrame, Recompile
+    from ortlens.trace.records import Break, Capture, Finding, Node, PythonFrame, Recompile, ValueDigest
 
 Kind: TypeAlias = Literal[
     "operator",
@@ -30,6 +31,7 @@ Kind: TypeAlias = Literal[
     "recompile",
     "function",
     "result",
+    "value",
     "finding",
     "version",
     "option",
@@ -52,7 +54,8 @@ class Change:
     kind: Kind = column("What differs.")
     change: Happened = column("`added`, `removed`, `moved` between ONNX Runtime and PyTorch, or `changed`.")
     effect: Effect = column(
-        "`worse`: new breaks, recompiles, wrong results, errors, operators that moved to PyTorch; `better`: the opposite; else `neutral`."
+        "`worse`: new breaks, recompiles, wrong results, errors, operators that moved to PyTorch, and a value that differs beyond "
+        "rounding; `better`: the opposite; else `neutral`."
     )
     subject: str = column("Operator, partition, reason, rule, package or option.")
     count: int = column("How often, where it is counted: occurrences of a break, equal recompiles.", default=1)
@@ -73,6 +76,7 @@ def changes_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Chang
         *_recompiles(before, after),
         *_functions(before, after),
         *_results(before, after),
+        *_values(before, after, pairing),
         *_findings(before, after, pairing),
         *_environment(before, after),
         *_sessions(before, after, pairing),
@@ -211,6 +215,91 @@ def result_words(capture: Capture) -> str:
     """Say what verifying a capture came to: `0 of 12 beyond tolerance`, or `not verified`."""
     wrong = _wrong(capture)
     return "not verified" if wrong is None else f"{wrong[0]} of {wrong[1]} beyond tolerance"
+
+
+_ROUNDING = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+"""By type: how far apart two values may be, relative to their norm, after many steps that each round."""
+
+_FLIPPED = 0.1
+"""The same for integers and bools behind a value that was rounded otherwise, such as places in a sorted row; else they must be equal."""
+
+_NOT_KEPT = "not kept; explain it again with keep_values=True (--keep-values) to compare them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Apart:
+    """A value that both captures have digests of, with other bytes."""
+
+    before: ValueDigest
+    after: ValueDigest
+    is_alike: bool  # whether the same operator computes both, or the graphs return them; else another one is in its place
+    distance: float  # an estimate, relative to the larger norm; infinite for other shapes, and for NaN or infinity elsewhere
+    is_beyond: bool  # whether that is more than rounding explains
+
+
+def _values(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
+    """Yield the first value that differs beyond rounding, else the first that differs at all; of calls with other inputs, these."""
+    if bool(before.values) != bool(after.values):
+        kept, missing = ("kept" if capture.values else _NOT_KEPT for capture in (before, after))
+        yield Change(kind="value", change="changed", effect="neutral", subject="digests", before=kept, after=missing)
+        return
+    apart = _apart(before, after, pairing)
+    given = [pair for pair in apart if pair.is_beyond and pair.before.is_input and pair.before.graph_id == before.values[0].graph_id]
+    differs = any(pair.is_alike and pair.is_beyond for pair in apart)
+    for pair in given or [pair for pair in apart if pair.is_beyond == differs][:1]:
+        words = "the inputs differ, so that nothing else was compared" if given else "beyond rounding" if differs else "rounding only"
+        words += f", about {pair.distance:.1e} of the norm apart" if math.isfinite(pair.distance) else ""
+        words += "" if pair is apart[0] else f", first other bits at {apart[0].after.node}"
+        name, node = pair.after.node, nodes_by_name(after).get((pair.after.graph_id, pair.after.node))
+        names = {(row.graph_id, row.input): row.name for row in after.graph_inputs}
+        yield Change(
+            kind="value",
+            change="changed",
+            effect="worse" if differs and not given else "neutral",
+            subject=f"{name} ({node.target})" if node else f"input {names.get((pair.after.graph_id, name), name)}",
+            before=_figures(pair.before),
+            after=f"{_figures(pair.after)}: {words}",
+            **(same(node, "module", "file", "line") if node else {}),
+        )
+
+
+def _apart(before: Capture, after: Capture, pairing: Pairing) -> list[_Apart]:
+    """Pair values by their operators, and inputs by their places; operators without a sure partner by what they read, or as results."""
+    partners = {
+        (pair.before.graph_id, pair.before.node): (pair.after.graph_id, pair.after.node)
+        for pair in pairing.operators  # without a module, others share little
+        if pair.match in ("exact", "renamed") or pair.before.module or (pair.before.is_output and pair.after.is_output)
+    }
+    taken, alike = set(partners.values()), set(partners)
+    free = {(node.graph_id, node.inputs): node for node in reversed(after.nodes) if (node.graph_id, node.node) not in taken}
+    for node in before.nodes:
+        of, graph = (node.graph_id, node.node), pairing.graphs.get(node.graph_id, "")
+        reads = tuple(partners.get((node.graph_id, name), ("", name))[1] for name in node.inputs)
+        if of not in partners and (partner := free.get((graph, reads))) is not None:
+            partners[of] = graph, partner.node
+            alike |= {of} if partner.target == node.target or (node.is_output and partner.is_output) else set()
+    theirs = {(row.graph_id, "" if row.is_input else row.node, row.place, row.is_input): row for row in after.values}
+    found: list[_Apart] = []
+    inherited = 0.0  # values of float32 behind those of float16 are as wrong
+    for row in before.values:
+        of = (row.graph_id, row.node)
+        graph, name = (pairing.graphs.get(row.graph_id, ""), "") if row.is_input else partners.get(of, ("", ""))
+        if (other := theirs.get((graph, name, row.place, row.is_input))) is None:
+            continue
+        limits = [_ROUNDING.get(side.dtype, 0.0) for side in (row, other)]
+        inherited = max(inherited, *limits)
+        if same(row, "checksum", "dtype", "shape") != same(other, "checksum", "dtype", "shape"):
+            limit = inherited if all(limits) else _FLIPPED if found and not row.is_input else 0.0
+            norm, fits = max(row.norm, other.norm), same(row, "shape", "nonfinite") == same(other, "shape", "nonfinite")
+            distance = math.dist(row.sketch, other.sketch) / math.sqrt(SKETCH_SIZE) / (norm or 1.0) if fits else math.inf
+            beyond = not distance <= limit  # NaN, which a hostile file may have, is
+            found.append(_Apart(before=row, after=other, is_alike=row.is_input or of in alike, distance=distance, is_beyond=beyond))
+    return found
+
+
+def _figures(row: ValueDigest) -> str:
+    special = f", {row.nonfinite} NaN or infinite" if row.nonfinite else ""
+    return f"{row.dtype}{list(row.shape)} of norm {row.norm:.5g}, {row.low or 0.0:.4g} to {row.high or 0.0:.4g}{special}"
 
 
 def _findings(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:

@@ -38,13 +38,14 @@ _STABLE_NS = 1_000_000_000  # calls for about a second, as for other targets
 _MAX_CALLS = 200
 
 
-def explain_model(
+def explain_model(  # noqa: PLR0913 - those of `explain`
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     *,
     options: OrtBackendOptions | Mapping[str, Any] | None = None,
     dry_run: bool = False,
     calls: int | None = None,
     name: str | None = None,
+    keep_values: bool = False,
 ) -> Callable[..., OnnxLens]:
     """Explain an ONNX model; `ortlens.explain` calls this."""
     planned = provider_to_forecast(OrtBackendOptions.from_any(options)) if dry_run else None
@@ -75,6 +76,8 @@ def explain_model(
             lens.called(used, outputs)
         if calls != 1:
             lens.result = _repeated(session, inputs, feeds or [used], log, calls) or outputs
+        if keep_values:
+            lens.keep_values()
         return lens
 
     return explained

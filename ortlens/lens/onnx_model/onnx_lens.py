@@ -17,10 +17,11 @@ from ortlens._shell import progress
 from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import SessionError, UsageError
+from ortlens.lens.observing.digests import Digests
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, run, runner_of, threads_of
+from ortlens.lens.onnx_model.sessions import SessionChoice, inner_values, new_session, run, runner_of, threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, feeds_from, generated, inputs_from_session, shapes_of
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.forecast import record_forecast
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from ortlens.trace.runlog import RunLog
 
 SESSION = "s0"  # id of the session
+_GROUP = 128  # values inside that one run returns
 
 
 @with_clear_os_errors
@@ -141,6 +143,22 @@ class OnnxLens(CaptureView):
         self._facts["onnx_inputs"] = described(self._signature, feed)
         self._take_sizes(shapes_of(feed))
         self._recorder.add(*graph_records.all_nan(feed, outputs))
+
+    def keep_values(self) -> None:
+        """Record digests of the inputs, the outputs and the values inside of the latest call; `UsageError` in ONNX Runtime's own format."""
+        if self._structure is None:
+            raise UsageError(f"{self._source.name} is in ONNX Runtime's own format, which returns no values inside; leave out keep_values")
+        digests = Digests()
+        for place, each in enumerate(self._signature):
+            digests.keep(graph_records.GRAPH, each.name, place, self.inputs[each.name], is_input=True)
+        makers = {name: (node.name, place) for node in self._structure.graph.node for place, name in enumerate(node.output) if name}
+        names = list(makers)
+        for start in range(0, len(names), _GROUP):
+            group = names[start : start + _GROUP]
+            values = {**inner_values(self._source, self._choice, self._signature, self.inputs, group), **(self.result or {})}
+            for name in group:
+                digests.keep(graph_records.GRAPH, *makers[name], values.get(name))
+        self._recorder.add(*digests.values())
 
     def _take_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the sizes of a call, by input, for symbolic ones, unless those of an earlier call are known."""

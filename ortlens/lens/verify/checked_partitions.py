@@ -8,24 +8,27 @@ import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 
-from ortlens.backend.observed import in_all
+from ortlens.backend.observed import in_all, uncounted_eager
+from ortlens.lens.observing.digests import Digests
 from ortlens.lens.verify.causes import CauseSearch, Culprit, finding_of_origin, finding_of_value
 from ortlens.lens.verify.compare_values import ValueVerdict, unchecked
-from ortlens.lens.verify.lockstep import NodeRaised, steps
-from ortlens.lens.verify.partition_check import PartitionCheck
+from ortlens.lens.verify.lockstep import NodeRaised, maker_of, steps
+from ortlens.lens.verify.partition_check import InnerValues, PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from ortlens.backend.observed import ObservedGraph, ObservedPartition, PartitionRun
+    from ortlens.backend.observed import GraphCall, ObservedGraph, ObservedPartition, PartitionRun
+    from ortlens.lens.observing.compilations import CompiledTargets
     from ortlens.lens.observing.time_budget import TimeBudget
+    from ortlens.lens.verify.call_state import CallState
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
@@ -99,7 +102,7 @@ class CheckedPartitions:
         if threading.get_ident() != self._thread:
             self.in_other_threads, self.saw_everything = True, False
             return inner(*args)
-        return treat(partition, args, self._outputs(partition, inner, args))
+        return treat(partition, args, _outputs(partition, inner, args))
 
     def checking(self, partition: ObservedPartition, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Check a run of a partition; to be passed to `watched`."""
@@ -134,13 +137,6 @@ class CheckedPartitions:
             suspect.ok = False
             self._merge(self.checked[partition], [suspect])
             self._explain(partition, suspect, Culprit(kind="check", node=suspect.node, text=text))
-
-    def _outputs(self, partition: ObservedPartition, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
-        if (info := partition.session_for(args)) is not None:
-            with contextlib.suppress(Exception):
-                return partition.uncounted(info.session)(*args)
-        return inner(*partition.with_copies(args))
 
     def _check(self, partition: ObservedPartition, args: tuple[Any, ...], outputs: Sequence[Any], known: Checked) -> None:
         if partition.session_for(args) is None:
@@ -231,3 +227,62 @@ def _badness(verdict: ValueVerdict) -> tuple[int, float]:
 def _all_unchecked(partition: ObservedPartition, note: str, *, left_out: bool = False) -> list[ValueVerdict]:
     (output,) = partition.part.module.graph.find_nodes(op="output")
     return unchecked(output.all_input_nodes, "output", note, left_out=left_out)
+
+
+def _outputs(partition: ObservedPartition, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
+    if (info := partition.session_for(args)) is not None:
+        with contextlib.suppress(Exception):
+            return partition.uncounted(info.session)(*args)
+    return inner(*partition.with_copies(args))
+
+
+def keep_call(recorder: Recorder, targets: CompiledTargets, first: CallState) -> None:
+    """Make the call of `explain` once more, uncounted, and record digests of the inputs of its graphs and of what their nodes compute.
+
+    Values inside a partition are computed without rewrites of ONNX Runtime; its outputs are those of the session that runs. Of what PyTorch
+    computes there is what a partition reads or the graph returns. However many calls were made, this one starts from the `first` state,
+    with the random numbers of seed 0; then the state is what it was.
+    """
+    digests = Digests()
+    seen: set[ObservedPartition] = set()
+
+    def keep(graph: ObservedGraph, nodes: Iterable[Any], values: Iterable[Any]) -> None:
+        weights, given = graph.weights(), graph.lowered.graph.find_nodes(op="placeholder")
+        inputs = [node.name for place, node in enumerate(given) if node.name not in weights and place not in graph.mutated]
+        for node, value in zip(nodes, values, strict=True):
+            if getattr(node, "op", "") == "call_function":
+                maker, item = maker_of(node)
+                digests.keep(graph.graph_id or "", maker.name, item or 0, value)
+            elif getattr(node, "name", "") in inputs:  # buffers that the graph writes to are none
+                digests.keep(graph.graph_id or "", node.name, inputs.index(node.name), value, is_input=True)
+
+    def of_graph(graph: ObservedGraph, inner: GraphCall, args: list[Any]) -> list[Any]:
+        keep(graph, graph.lowered.graph.find_nodes(op="placeholder"), args)
+        made, ends = inner(args), graph.lowered.graph.output_node().args[0]
+        keep(graph, cast("Iterable[Any]", ends), made)
+        return made
+
+    def of_partition(partition: ObservedPartition, inner: PartitionRun, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        outputs, part = _outputs(partition, inner, args), partition.part
+        if partition not in seen:
+            seen.add(partition)
+            keep(partition.graph, part.inputs, args)
+            nodes, values = part.module.graph.nodes, InnerValues(partition, args)
+            returned = dict(zip((node.name for node in part.outputs), outputs, strict=True))
+            keep(partition.graph, nodes, (returned.get(node.name, values.take(node)) for node in nodes))
+        return outputs
+
+    args, kwargs = targets.arguments("explain", (), {})
+    state = type(first)(targets.first(), args, kwargs)
+    graphs = [graph for graph in targets.graphs() if graph.is_prepared]
+    watched = [partition.around(functools.partial(of_partition, partition)) for graph in graphs for partition in graph.partitions()]
+    watched += [graph.around(functools.partial(of_graph, graph)) for graph in graphs]
+    try:
+        with uncounted_eager(recorder), in_all(watched):
+            first.restore()
+            torch.manual_seed(0)
+            targets.call(args, kwargs)
+    finally:
+        state.restore()
+    recorder.add(*digests.values())

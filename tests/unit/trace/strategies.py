@@ -22,6 +22,9 @@ TEXT = st.text(st.characters(exclude_categories=()), max_size=12).map(
 _NAMES = st.from_regex(r"[a-z0-9]{1,6}(/[a-z0-9]{1,6}){0,2}\.(onnx|bin)", fullmatch=True)
 
 
+_ITEMS: dict[type, SearchStrategy[Any]] = {int: INT64, str: TEXT, float: st.floats(allow_nan=False, allow_infinity=False)}
+
+
 def _values(column: Column) -> SearchStrategy[Any]:
     if column.rows is not None:
         return st.lists(records(column.rows), max_size=2).map(tuple)
@@ -30,7 +33,9 @@ def _values(column: Column) -> SearchStrategy[Any]:
         "int": INT64,
         "float": st.floats(),
         "bool": st.booleans(),
-        "tuple": st.lists(st.one_of(*({int: INT64, str: TEXT}[item] for item in column.items)), max_size=3).map(tuple),
+        "tuple": st.lists(st.one_of(*(_ITEMS[item] for item in column.items)), min_size=column.size or 0, max_size=column.size or 3).map(
+            tuple
+        ),
     }
     value = kinds[column.kind]
     return st.none() | value if column.nullable else value
@@ -60,6 +65,7 @@ def _filled(table: Table) -> Any:  # noqa: ANN401 - a record of the table
     """A record with its required fields filled in, texts with the name of the column."""
     fill: dict[str, Any] = {"int": 3, "float": 0.5, "bool": True, "tuple": ("x",)}
     values: dict[str, Any] = {c.name: c.choices[0] if c.choices else fill.get(c.kind, c.name) for c in table.columns if c.required}
+    values |= {c.name: (0.5,) * c.size if c.size else (3,) for c in table.columns if c.required and c.items and str not in c.items}
     return table.record(**values)
 
 

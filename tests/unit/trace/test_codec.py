@@ -9,6 +9,7 @@ from ortlens.trace import codec
 from ortlens.trace import records as r
 from ortlens.trace.codec import columns_from_records, record_from_row, records_from_columns, row_from_record
 from ortlens.trace.schema import TABLES
+from tests.unit.trace.strategies import small_capture
 
 LEDGER = TABLES["ledger"]
 NODES = TABLES["nodes"]
@@ -63,6 +64,13 @@ def test_wrong_values_are_refused_with_their_place(changes: dict[str, Any], mess
 def test_wrong_floats_are_refused(value: object, message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         record_from_row(LEDGER, {"graph_id": "g0", "part": "run", "ns": 1, "share": value})
+
+
+@pytest.mark.parametrize("sketch", [[0.5] * 15, [0.5] * 15 + ["NaN"], [0.5] * 15 + [10**400], [0.5] * 15 + [math.inf], "0" * 16])
+def test_a_sketch_of_another_size_or_without_a_number_is_refused(sketch: object) -> None:
+    row = row_from_record(TABLES["values"], small_capture().values[0])
+    with pytest.raises(CaptureError, match=r"column sketch: .* is not a (list of 16|finite number)"):
+        record_from_row(TABLES["values"], {**row, "sketch": sketch})
 
 
 def test_a_message_counts_the_row_and_cuts_the_value() -> None:

@@ -31,6 +31,7 @@ PROMISED = {
     "runs": "session_id call start_ns bind_ns run_ns output_ns total_ns thread",
     "kernels": "session_id kernel op_type provider calls total_ns mean_ns share node module file line confidence",
     "numerics": "partition_id node onnx_value max_abs max_rel ok first_divergence closer_to_fp64",
+    "values": "graph_id node place is_input dtype shape norm low high nonfinite checksum sketch",
     "findings": "rule severity title file line evidence hazard mitigation gain_ns measured",
     "ledger": "graph_id part ns share",
     "steps": "role calls tokens ns uncompiled_ns graph_ids",
