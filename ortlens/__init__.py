@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.explain import watch
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.studies.cases import Case
+    from ortlens.studies.compare_models import compare_models
     from ortlens.studies.survey import survey
     from ortlens.studies.tune import tune
     from ortlens.trace.records import Capture
@@ -54,6 +55,8 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     "Case",
     # which options
     "tune",
+    # two ONNX models
+    "compare_models",
     # run without torch.compile
     "freeze",
     "load_frozen",
@@ -90,6 +93,7 @@ _NAMES = {
     "ortlens.studies.survey": "survey",
     "ortlens.studies.cases": "Case",
     "ortlens.studies.tune": "tune",
+    "ortlens.studies.compare_models": "compare_models",
     "ortlens.lens.freeze": "freeze",
     "ortlens.backend.freeze.loader": "load_frozen",
     "ortlens.backend.deploy.export": "ExportedModel",
