@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -21,10 +21,11 @@ from ortlens.lens.onnx_model.pairing import ModelGraph
 from ortlens.lens.onnx_model.sessions import choice_from, new_session, runner_of
 from ortlens.lens.onnx_model.signature import inputs_from_session, inputs_of
 from ortlens.lens.onnx_model.source import source_of
+from ortlens.lens.onnx_model.two_models import between
 from ortlens.model_file import read_model
 from ortlens.studies import bisect_run
 from ortlens.studies.engine import LocalSide, ProcessSide, measured, start
-from ortlens.trace.records import Capture, Numeric, SideResult, column, optional
+from ortlens.trace.records import Capture, Numeric, SideResult, column, optional, same
 from ortlens.trace.schema import TABLES, frame_from_records, table_from_record
 from ortlens.units import size_from_bytes
 from ortlens.views.markup import page_html, write_report
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _MOST_ROUNDS, _ROUNDS_S = 200, 10.0
 OperatorChange: TypeAlias = Literal["same", "quantised", "changed", "inserted", "gone"]
 _RUNS, _RUN_S = 1000, 0.5  # of the process that shows how much memory a model takes
+_CLOSE = ("sqnr_db", "cosine", "max_abs", "max_rel")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "Constant", "Identity")
 
 
@@ -126,12 +128,11 @@ class ModelComparison:
         sizes = f"{size_from_bytes(second.file_bytes)}, the reference {size_from_bytes(first.file_bytes)}"
         notes = self.notes + tuple(row.note for row in self.models if row.note)
         answers = ("Verdict", (f"{said}; a call {took}; it has {sizes}",)), ("Note", notes)
-        close = ("sqnr_db", "cosine", "max_abs", "max_rel", "reference_value")
         tables = (
-            ("Outputs", "numerics", outputs, ("node", *close)),
+            ("Outputs", "numerics", outputs, ("node", *_CLOSE, "reference_value")),
             ("Times, memory, size", "times", self.models, ()),
             ("Operators", "operators", self.pairs, ()),
-            ("Inner values, the worst first", "numerics", self.values[len(outputs) :], ("node", "own_sqnr_db", *close)),
+            ("Inner values, the worst first", "numerics", self.values[len(outputs) :], ("node", "own_sqnr_db", *_CLOSE, "reference_value")),
         )
         return Screen(
             title=f"{first.way}  →  {second.way}",
@@ -188,7 +189,11 @@ def compare_models(
     captures = [lens.captured() for lens in lenses]
     if made := captures[0].environment.get("onnx_inputs_made"):
         notes.append(f"the inputs are {made}; give your own for figures that mean something")
-    values = sorted(captures[1].numerics, key=lambda row: (row.scope != "call", math.inf if row.sqnr_db is None else row.sqnr_db))
+    theirs, ours = (lens.result or {} for lens in lenses)
+    theirs = theirs if theirs.keys() == ours.keys() else dict(zip(ours, theirs.values(), strict=True))
+    found = {name: same(between(ours[name], theirs[name]), *_CLOSE) for name in ours}  # as both run, with rewrites
+    numerics = [replace(row, **found[row.node]) if row.scope == "call" else row for row in captures[1].numerics]
+    values = sorted(numerics, key=lambda row: (row.scope != "call", math.inf if row.sqnr_db is None else row.sqnr_db))
     names = [source.name if source.path is None or sources[0].name != sources[1].name else str(source.path) for source in sources]
     calls = [partial(_call, source, choice, lens.inputs) for source, lens in zip(sources, lenses, strict=True)]
     sides = [LocalSide(name=name, make=call) for name, call in zip(names, calls, strict=True)]
