@@ -20,6 +20,7 @@ from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.cli.commands import answer
 from ortlens.doctor import Check
 from ortlens.studies.bisect import Bisection
+from ortlens.studies.compare_models import ModelComparison
 from ortlens.studies.tune import Trial
 from ortlens.trace.records import ActionRow, SideResult
 from ortlens.trace.schema import SHOWN_TABLES
@@ -52,6 +53,7 @@ ANSWERS: Mapping[str, tuple[type[Any] | None, Mapping[str, Any]]] = {
             "changes": tuple[Change, ...],
         },
     ),
+    "compare_models": (ModelComparison, {"ok": bool, "verdicts": tuple[VerdictRow, ...]}),
     "check": (None, {"ok": bool, "capture": str, "verdicts": (VerdictRow, {"message": str, "to_do": str}), **_RECOMMENDED}),
     "bench": (None, {"rows": tuple[SideResult, ...], **_RECOMMENDED}),
     "tune": (None, {"rows": tuple[Trial, ...]}),

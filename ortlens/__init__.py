@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.studies.bisect import bisect
     from ortlens.studies.cases import Case
+    from ortlens.studies.compare_models import compare_models
     from ortlens.studies.survey import survey
     from ortlens.studies.tune import tune
     from ortlens.trace.records import Capture
@@ -57,6 +58,8 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     # which options, and which versions
     "tune",
     "bisect",
+    # two ONNX models
+    "compare_models",
     # run without torch.compile
     "freeze",
     "load_frozen",
@@ -96,6 +99,7 @@ _NAMES = {
     "ortlens.studies.tune": "tune",
     "ortlens.studies.bisect": "bisect",
     "ortlens.lens.dynamic_shapes": "dynamic_shapes",
+    "ortlens.studies.compare_models": "compare_models",
     "ortlens.lens.freeze": "freeze",
     "ortlens.backend.freeze.loader": "load_frozen",
     "ortlens.backend.deploy.export": "ExportedModel",

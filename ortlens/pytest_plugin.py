@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 _MARKER = "ortlens"
 _FIXTURE = "ortlens_lens"
 _HELP = (
-    "ortlens(max_breaks, max_recompiles, max_skipped, min_coverage, max_abs_err, baseline, max_slowdown, provider, max_pieces): check what "
-    'the test compiles with backend="ortlens" against these limits, as lens.check does; a baseline is a path from the root of the project.'
+    "ortlens(max_breaks, max_recompiles, max_skipped, min_coverage, max_abs_err, min_sqnr, baseline, max_slowdown, provider, max_pieces): "
+    'check what the test compiles with backend="ortlens" against these limits, as lens.check does; a baseline is a path from the root of '
+    "the project."
 )
 
 

@@ -16,6 +16,7 @@ from ortlens.cli.commands import (
     facts_of,
     json_text,
     print_json,
+    print_note,
     print_summary,
     print_text,
     recommended,
@@ -25,7 +26,9 @@ from ortlens.cli.commands import (
 )
 from ortlens.errors import UsageError
 from ortlens.job.options import STDOUT
-from ortlens.job.request import Request, write_outputs
+from ortlens.job.request import Request, backend_options, is_onnx_file, write_outputs
+from ortlens.job.targets import inputs_from_texts
+from ortlens.trace.records import same
 from ortlens.units import counted
 
 if TYPE_CHECKING:
@@ -143,33 +146,69 @@ EXPORT = Command(
 )
 
 
-def _compare(options: argparse.Namespace) -> None:
+_OF_MODELS = ("min_sqnr", "max_slowdown", "input", "provider", "provider_library", "budget_s")
+
+
+def _compare(options: argparse.Namespace) -> int | None:
+    are_models = [is_onnx_file(text) for text in (options.before, options.after)]
+    if all(are_models):
+        return _compare_models(options)
+    if any(are_models) or any(getattr(options, name) for name in _OF_MODELS):
+        what = "two captures, or two ONNX models with inputs, providers and limits"
+        raise UsageError(f"compare takes {what}, not {options.before} and {options.after}; `ortlens check` has limits of captures")
     from ortlens.views.capture_view import load
 
     comparison = load(options.before).compare(load(options.after))
     written = comparison.report(options.html) if options.html else None
     if options.json:
         print_json("compare", comparison.to_dict())
-        return
+        return None
     print_text(comparison.summary(width=width()))
     if written is not None:
         print_text(f"\nSide by side: {written}")
+    return None
+
+
+def _compare_models(options: argparse.Namespace) -> int:
+    from ortlens._versions import check_supported
+
+    args, kwargs = inputs_from_texts(options.input).arrays(options.seed)
+    check_supported()
+    from ortlens.studies.compare_models import compare_models
+    from ortlens.views.verdict_text import verdicts_text
+
+    chosen = backend_options(options)
+    found = compare_models(options.before, options.after, *args, options=chosen, budget_s=options.budget_s, **kwargs)
+    with _named_as_options():
+        rows = found.verdicts(**same(options, *_OF_MODELS[:2]))
+    ok = all(row.holds for row in rows)
+    if options.html:
+        print_note(f"Written to {found.report(options.html)}")
+    if options.json:
+        print_json("compare_models", asdict(found) | {"ok": ok, "verdicts": rows})
+    else:
+        print_text(found.summary(width=width()) + ("\n\n" + verdicts_text(rows) if rows else ""))
+    return EXIT_OK if ok else EXIT_NO
 
 
 COMPARE = Command(
     name="compare",
-    text="Compare two saved captures of one program: what runs elsewhere, breaks and recompiles, and times outside the noise.",
+    text="Compare two captures of one program: splits, placement, times outside the noise. Or two ONNX models, value by value.",
     run=_compare,
-    asks="What differs since an earlier capture, and is it slower?",
+    asks="""
+        What differs since an earlier capture, and is it slower?
+        What did quantising or float16 change in an ONNX model, and is it faster?
+    """,
     examples="""
         ortlens compare before.ortlens after.ortlens
         ortlens compare before.ortlens after.ortlens --html compare.html  # side by side, opens anywhere
         ortlens compare before.ortlens after.ortlens --json | jq .verdict
+        ortlens compare fp32.onnx int8.onnx --input f32[1,3,224,224] --min-sqnr 20 --max-slowdown 1.0
     """,
 )
 
 
-_LIMITS = ("max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_abs_err", "max_slowdown", "max_pieces")
+_LIMITS = ("max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_abs_err", "min_sqnr", "max_slowdown", "max_pieces")
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -111,6 +111,7 @@ class Option:
 
 
 _MODELS = "explain bench tune bisect"
+_TAKING = f"{_MODELS} compare"
 _LINE, _MAGICS = "%ortlens", "%ortlens %%ortlens"
 _TARGET = "an nn.Module, its class, a function that returns one, or any function; Python modules in this folder are found, too"
 _CAPTURE = "a file that lens.save() or another command wrote"
@@ -128,19 +129,19 @@ OPTIONS = (
     Option("cases", "survey", "FILE.py[:NAME], MODULE:NAME (default name: CASES), FILE.toml or FILE.json", "CASES"),
     Option("capture", "show report export", _CAPTURE, "CAPTURE"),
     Option("capture", "check", _CAPTURE, "CAPTURE", nargs="?"),
-    Option("before", "compare", f"the first capture, a baseline: {_CAPTURE}", "BEFORE"),
-    Option("after", "compare", "the second capture: what it became", "AFTER"),
+    Option("before", "compare", f"the first capture, a baseline: {_CAPTURE}; or an ONNX model, the reference", "BEFORE"),
+    Option("after", "compare", "the second one: what it became", "AFTER"),
     Option("folder", "export", "output folder; created if missing", "FOLDER", type=Path),
     Option("journal", "watch", "the file; ortlens waits for it if it is not there yet", "JOURNAL", type=Path),
     Option(
         "--input",
-        _MODELS,
+        _TAKING,
         "arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, true, 'text', @x.npy, @FOLDER",
         "SPEC",
         **_INPUTS,
     ),
-    Option("--inputs", _MODELS, "arguments by name, from a file or a folder with one per call", "NPZ", type="**@{}".format, **_INPUTS),
-    Option("--seed", _MODELS, "seed for random weights and inputs (default: %(default)s)", "N", type=_WHOLE, default=0),
+    Option("--inputs", _TAKING, "arguments by name, from a file or a folder with one per call", "NPZ", type="**@{}".format, **_INPUTS),
+    Option("--seed", _TAKING, "seed for random weights and inputs (default: %(default)s)", "N", type=_WHOLE, default=0),
     # how it is compiled and called
     Option("-o", _MAGICS, "keep the lens under this name", "NAME", dest="store", type=_NAME),
     Option("--dry-run", f"explain {_LINE}", "trace and partition with fake tensors: no memory for weights, nothing runs"),
@@ -163,11 +164,11 @@ OPTIONS = (
         **_REPEATED,
     ),
     Option(
-        "--provider", f"{_MODELS} run survey {_LINE}", "run on it first; may be repeated, in order", _SHOWN, type=_PROVIDER, **_REPEATED
+        "--provider", f"{_TAKING} run survey {_LINE}", "run on it first; may be repeated, in order", _SHOWN, type=_PROVIDER, **_REPEATED
     ),
     Option(
         "--provider-library",
-        f"{_MODELS} run survey {_MAGICS}",
+        f"{_TAKING} run survey {_MAGICS}",
         "register a provider's library, by its path or in an installed package, as ggml=onnxruntime-ggml; may be repeated",
         "NAME=PATH_OR_PACKAGE",
         **_REPEATED,
@@ -185,6 +186,7 @@ OPTIONS = (
     Option("--verify", f"explain survey {_LINE}", "also compare every value with PyTorch's, with float64 as the reference"),
     Option("--keep-values", f"explain {_LINE}", "also record figures of every value, for `ortlens compare` to name the first that differs"),
     Option("--budget", f"explain {_LINE}", "seconds for --profile and for --verify (60)", "S", dest="budget_s", type=_SECONDS),
+    Option("--budget", "compare", "of ONNX models: seconds, for timing both in turns (default: 10)", "S", dest="budget_s", type=_SECONDS),
     Option("--budget", "tune", "time limit in seconds (default: %(default)s)", "S", dest="budget_s", type=_SECONDS, default=60.0),
     Option("--reference", "explain", "for --verify of an ONNX model: the PyTorch module that it was made from", "MODULE:NAME"),
     # studies
@@ -238,11 +240,19 @@ OPTIONS = (
     Option("--min-coverage", "check", "least share of operators in ONNX Runtime: 0.9 or 90%%", "SHARE", type=_SHARE),
     Option("--max-abs-err", "check", "largest absolute difference from PyTorch; the capture must be verified", "SIZE", type=_NUMBER),
     Option(
+        "--min-sqnr",
+        "check compare",
+        "least SQNR of an output of an ONNX model against another, in dB",
+        "DB",
+        type=_NUMBER,
+    ),
+    Option(
         "--baseline",
         "check",
         "an earlier capture of the same program: breaks, recompiles, operators, results and times must not be worse",
         "CAPTURE",
     ),
+    Option("--max-slowdown", "compare", "of two models: how many times as long the second may take: 1.2, 20%%", "FACTOR", type=_FACTOR),
     Option("--max-slowdown", "check", "with --baseline: how many times as long anything may take, as 1.2 or 20%%", "FACTOR", type=_FACTOR),
     Option("--provider", "check", "the execution provider that --max-pieces and --min-coverage are about, such as CoreML", "NAME"),
     Option("--max-pieces", "check", "with --provider: pieces at most in which it runs, over all sessions", "N", type=_WHOLE),

@@ -575,7 +575,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numeric:
-    """One compared value: ONNX Runtime against PyTorch; one that is compared as computed and as returned has two rows."""
+    """One compared value, of ONNX Runtime and PyTorch or of two models; one compared as computed and as returned has two rows."""
 
     partition_id: str | None = optional("Partition the value is in; empty for a part of the whole call.")
     node: str = column(

@@ -280,6 +280,7 @@ class CaptureView(ABC):
         max_skipped: int | None = None,
         min_coverage: float | None = None,
         max_abs_err: float | None = None,
+        min_sqnr: float | None = None,
         baseline: CaptureView | Capture | str | os.PathLike[str] | None = None,
         max_slowdown: float | None = None,
         provider: str | None = None,
@@ -293,6 +294,7 @@ class CaptureView(ABC):
             max_skipped: Functions at most that run operators without being compiled, such as those that PyTorch gave up.
             min_coverage: Least share of the operators of a call in ONNX Runtime, 0 to 1.
             max_abs_err: Largest absolute difference from PyTorch at most, over all rows of `numerics`.
+            min_sqnr: Least SQNR of an output in dB, after `verify` against another ONNX model.
             baseline: An earlier capture of the same program: breaks, recompiles, operators, coverage, results, errors and times must
                 not be worse.
             max_slowdown: With a baseline, how many times as long a call or a partition may take: 1.2, or 0.2 for what is added. Only
@@ -319,6 +321,7 @@ class CaptureView(ABC):
             max_skipped=max_skipped,
             min_coverage=min_coverage,
             max_abs_err=max_abs_err,
+            min_sqnr=min_sqnr,
             max_slowdown=max_slowdown,
             max_pieces=max_pieces,
         )

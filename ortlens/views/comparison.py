@@ -159,7 +159,9 @@ def comparison_page(compared: Compared, *, title: str | None = None) -> str:
     """Make a page that loads and runs nothing, by default titled with the names of both captures; names may hold anything."""
     before, after = compared.before.name, compared.after.name
     names = f"{before or 'Comparison'}: before and after" if before == after else f"{before or 'unnamed'} → {after or 'unnamed'}"
-    return page_html("comparison_page.html", title or names, styles=(), **_about(compared, _PAGE_ROWS), anchored=True)
+    return page_html(
+        "comparison_page.html", title or names, styles=(), fragment="comparison.html", **_about(compared, _PAGE_ROWS), anchored=True
+    )
 
 
 def comparison_html(compared: Compared) -> str:

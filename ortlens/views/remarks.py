@@ -53,6 +53,7 @@ _OF_LIMIT: Mapping[str, tuple[str, ...]] = {
     "min_coverage": ("fallback", "nothing_runs", "provider_declined"),
     "max_pieces": ("provider_declined",),
     "max_abs_err": ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers"),
+    "min_sqnr": ("call_differs",),
 }
 """Rules whose remarks are what breaks a limit."""
 _OF_BASELINE = {

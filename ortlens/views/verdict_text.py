@@ -26,7 +26,8 @@ _REMEDIES: Mapping[LimitName, str] = {
     "min_coverage": "see the frames frames and fallbacks for what PyTorch runs and why, or lower min_coverage",
     "max_pieces": "see the frames placements and nodes for what the provider declines and why, or change the limit",
     "max_abs_err": "see the frame numerics for the first value that differs, or raise max_abs_err",
-    "max_slowdown": "compare the captures for what else changed, record again, or raise max_slowdown",
+    "min_sqnr": "see the frame numerics for the values that lose most, or lower min_sqnr",
+    "max_slowdown": "compare both for what else changed, measure again, or raise max_slowdown",
     "baseline": "compare the captures for all that changed; if it is meant, save this capture as the new baseline",
 }
 _COUNTED: Mapping[LimitName, tuple[str, ...]] = {
@@ -42,6 +43,7 @@ _MEASURE: Mapping[LimitName, str] = {
     "min_coverage": "record with the backend ortlens",
     "max_pieces": "record with the provider among preferred_execution_providers, in a dry run where it is not installed",
     "max_abs_err": "call lens.verify(), before saving if it is saved, or `ortlens explain --verify`",
+    "min_sqnr": "call lens.verify() of an ONNX model with the path of another, its reference",
     "max_slowdown": "record at least 9 calls on both sides, as `ortlens explain --calls 20` does, on a machine with nothing else to do",
     "baseline": "record at least 9 calls on both sides, and verify both for results",
 }
@@ -66,6 +68,9 @@ def _found(row: VerdictRow) -> str:
     if row.limit == "max_abs_err":
         size = "NaN, Inf or no comparable value" if math.isinf(value) else f"{value:.1e}"
         return f"largest difference from PyTorch {size}, {allowed:.1e} allowed"
+    if row.limit == "min_sqnr":
+        ratio = f"SQNR {value:.3g} dB" if math.isfinite(value) else "equal" if value > 0 else "NaN, Inf or another shape"
+        return f"worst output: {ratio}, at least {allowed:g} dB asked"
     if row.limit == "max_slowdown" or row.subject == "times":
         found = f"up to {value:.2f}x as long as in the baseline" if value > 1 else "nothing slower than the baseline outside the noise"
         return f"{found}, {allowed:.2f}x allowed" if row.limit == "max_slowdown" else found

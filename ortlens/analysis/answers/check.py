@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
 LimitName: TypeAlias = Literal[
-    "max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_pieces", "max_abs_err", "max_slowdown", "baseline"
+    "max_breaks", "max_recompiles", "max_skipped", "min_coverage", "max_pieces", "max_abs_err", "min_sqnr", "max_slowdown", "baseline"
 ]
 
 _SMALL = 0.05  # a partition with a smaller share of the time of all partitions does not count as a slowdown; the call does
@@ -45,7 +45,7 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 Limits: TypeAlias = "Mapping[LimitName, float]"
 """What a capture must not exceed: distinct graph breaks, recompiles, functions that run uncompiled, pieces of a provider, the largest
 difference, and how much longer than in the baseline anything may take; and the least share of operators in ONNX Runtime, or of ONNX nodes
-on the provider. What is not asked is absent."""
+on the provider, and the least SQNR of an output, in dB. What is not asked is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class VerdictRow:
     )
     verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")
     value: float | None = optional("What was found; of the baseline, how many got worse.")
-    allowed: float | None = optional("What is allowed at most, or at least for coverage.")
+    allowed: float | None = optional("What is allowed at most, or at least for coverage and SQNR.")
     detail: str = column("The first offender, or why it was not measured.", default="")
     file: str | None = optional("File of the user line.")
     line: int | None = optional("Number of the user line.")
@@ -94,8 +94,8 @@ def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = Non
     """
     if not limits and baseline is None:
         raise UsageError(
-            "nothing to check; set max_breaks, max_recompiles, max_skipped, min_coverage, max_abs_err, max_pieces of a provider, or a "
-            "baseline with or without max_slowdown"
+            "nothing to check; set max_breaks, max_recompiles, max_skipped, min_coverage, max_abs_err, min_sqnr, max_pieces of a "
+            "provider, or a baseline with or without max_slowdown"
         )
     if "max_slowdown" in limits and baseline is None:
         raise UsageError("max_slowdown needs a baseline: an earlier capture of the same program")
@@ -122,7 +122,7 @@ class _Found(NamedTuple):
 
 def _judged(name: LimitName, found: _Found, allowed: float) -> VerdictRow:
     """Judge a figure: failed beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
-    within = found.value is None or (found.value >= allowed if name == "min_coverage" else found.value <= allowed)
+    within = found.value is None or (found.value >= allowed if name.startswith("min_") else found.value <= allowed)
     within &= name != "max_pieces" or found.value != 0  # in none, a provider runs nothing
     verdict: Outcome = "failed" if not within else "unmeasured" if found.unknown else "passed"
     detail, place = (found.unknown, None) if verdict == "unmeasured" else (found.first, found.place)
@@ -178,6 +178,17 @@ def _abs_err(capture: Capture) -> _Found:
     return _Found(sizes[worst], known[worst].node, why, known[worst])
 
 
+def _sqnr(capture: Capture) -> _Found:
+    """Take the least of the outputs; what cannot be compared, such as another shape, is infinitely far."""
+    rows = [row for row in capture.numerics if row.scope == "call" and (row.sqnr_db is not None or row.reference_value is not None)]
+    known = [(-math.inf if row.sqnr_db is None else row.sqnr_db, row) for row in rows if row.sqnr_db is not None or row.ok is False]
+    if not known:
+        return _Found(None, unknown="no output was compared with that of another ONNX model")
+    value, worst = min(known, key=lambda pair: pair[0])
+    left = [row.node for row in rows if row.sqnr_db is None and row.ok is not False]
+    return _Found(value, worst.node, f"{left[0]} was not compared" if left else "", worst)
+
+
 def _differs_otherwise(row: Numeric) -> bool:
     """Tell whether something is wrong whose size no number says: a shape, strides, memory that is shared."""
     if row.ok is not False or row.max_abs is None or row.max_rel is None:
@@ -206,6 +217,7 @@ _RULES: Mapping[LimitName, Callable[[Capture], _Found]] = {
     "max_skipped": _skipped,
     "min_coverage": _coverage,
     "max_abs_err": _abs_err,
+    "min_sqnr": _sqnr,
 }
 
 

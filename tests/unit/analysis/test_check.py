@@ -1,5 +1,6 @@
 """Limits and baselines: each verdict, and that nothing passes unmeasured."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.unit.analysis import hand_made
 BREAK = Break(break_id="b0", reason="print", file="/a/model.py", line=3)
 RECOMPILE = Recompile(compile_id="0/1", reason="size", guard="x.size()[0] == 4")
 NUMERIC = Numeric(partition_id="p0", node="add", max_abs=1e-3, ok=True)
+FAR = Numeric(node="y", scope="call", reference_value="y", sqnr_db=30.0)
 
 
 def only(capture: Capture, baseline: Capture | None = None, **limits: Any) -> VerdictRow:  # noqa: ANN401 - limits have types of their own
@@ -34,6 +36,8 @@ def against(baseline: Capture, capture: Capture) -> dict[str, str]:
         ("max_recompiles", {"recompiles": (RECOMPILE,)}, 1, 0),
         ("min_coverage", {"graphs": (hand_made.graph(coverage=0.75),)}, 0.75, 0.76),
         ("max_abs_err", {"numerics": (NUMERIC,)}, 1e-3, 0.9e-3),
+        ("min_sqnr", {"numerics": (replace(FAR, sqnr_db=None, ok=None, scope="value"), FAR)}, 30.0, 30.1),
+        ("min_sqnr", {"numerics": (FAR, replace(FAR, sqnr_db=math.inf))}, 30.0, 31.0),
     ],
 )
 def test_a_limit_holds_up_to_its_value(limit: str, changes: dict[str, Any], passes: float, fails: float) -> None:
@@ -70,6 +74,8 @@ ENDED = replace(DRY, findings=(Finding(rule="dry_run_ended", severity="warning",
     [
         (Capture(), {"max_breaks": 0}, "nothing was compiled"),
         (Capture(), {"max_abs_err": 0.5}, "the results were not verified"),
+        (hand_made.clean(numerics=(NUMERIC,)), {"min_sqnr": 1}, "no output was compared with that of another ONNX model"),
+        (hand_made.clean(numerics=(FAR, replace(FAR, node="z", sqnr_db=None))), {"min_sqnr": 1}, "z was not compared"),
         (FOREIGN, {"min_coverage": 0.5}, "does not partition graphs"),
         (hand_made.clean(graphs=(hand_made.graph(node_count=0, coverage=None),)), {"min_coverage": 0.5}, "no graph computes anything"),
         (DRY, {"max_recompiles": 0}, "a dry run calls nothing again"),

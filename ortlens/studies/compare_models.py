@@ -1,0 +1,282 @@
+"""`compare_models()`: what quantising, another type, a converter or an optimiser changed: results, times, memory, size, operators."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ortlens._ort import CPU
+from ortlens._os_errors import clear_os_errors
+from ortlens._versions import registered_libraries
+from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
+from ortlens.errors import UsageError
+from ortlens.lens.observing.time_budget import TimeBudget
+from ortlens.lens.onnx_model.explain import explain_model
+from ortlens.lens.onnx_model.pairing import ModelGraph
+from ortlens.lens.onnx_model.sessions import choice_from, new_session, runner_of
+from ortlens.lens.onnx_model.signature import inputs_from_session, inputs_of
+from ortlens.lens.onnx_model.source import source_of
+from ortlens.lens.onnx_model.two_models import between
+from ortlens.model_file import read_model
+from ortlens.studies import bisect_run
+from ortlens.studies.engine import LocalSide, ProcessSide, measured, start
+from ortlens.trace.records import Capture, Numeric, SideResult, column, optional, same
+from ortlens.trace.schema import TABLES, frame_from_records, table_from_record
+from ortlens.units import size_from_bytes
+from ortlens.views.markup import page_html, write_report
+from ortlens.views.rendering import screen_html, screen_text
+from ortlens.views.screen import Answer, Screen
+from ortlens.views.table import MAX_BYTES, ShownTable, table
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import onnx
+    import pandas as pd
+
+    from ortlens.analysis.answers.check import Outcome
+    from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.lens.onnx_model.sessions import SessionChoice
+    from ortlens.lens.onnx_model.signature import Feed
+    from ortlens.lens.onnx_model.source import ModelSource
+
+_MOST_ROUNDS, _ROUNDS_S = 200, 10.0
+OperatorChange: TypeAlias = Literal["same", "quantised", "changed", "inserted", "gone"]
+_RUNS, _RUN_S = 1000, 0.5  # of the process that shows how much memory a model takes
+_CLOSE = ("sqnr_db", "cosine", "max_abs", "max_rel")
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "Constant", "Identity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedModel(SideResult):
+    """One of two models: its time in turns with the other, its memory and its size."""
+
+    held_bytes: int | None = optional("Heap memory that creating its session took, where the system tells.", unit="bytes", brief=7)
+    peak_bytes: int | None = optional("The most memory that it took in a process of its own.", unit="bytes", brief=8)
+    file_bytes: int = column("Size of the model, with the files that hold its weights.", unit="bytes", brief=9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedOperators:
+    """Operators between values that both models have, and what became of them."""
+
+    reference: str = column("Operators of the reference, as `Conv+Relu`; empty for what only the other model has.", brief=1)
+    model: str = column("Those in their place; `QDQ Conv` for operators of floats on dequantised values.", brief=2)
+    count: int = column("How often.", brief=3)
+    change: OperatorChange = column("What happened to them.", brief=4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelComparison:
+    """What `compare_models` found: the frames `times`, `numerics` and `operators`. A notebook shows it, and `print` writes it as text."""
+
+    models: tuple[ComparedModel, ...]  # both, the reference first
+    values: tuple[Numeric, ...]  # outputs, with the scope `call`, then inner values, the worst first
+    pairs: tuple[PairedOperators, ...]  # operators, the most frequent first
+    notes: tuple[str, ...]  # what is to be known of the inputs, and what could not be compared
+
+    @property
+    def times(self) -> pd.DataFrame:
+        """A row per model, the reference first, with the columns of `ComparedModel`."""
+        return frame_from_records(table_from_record("times", ComparedModel), self.models)
+
+    @property
+    def numerics(self) -> pd.DataFrame:
+        """The values that were compared, as in the frame `numerics` of a lens: outputs first, then inner values, the worst first."""
+        return frame_from_records(TABLES["numerics"], self.values)
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """What became of the operators of the reference, with the columns of `PairedOperators`."""
+        return frame_from_records(table_from_record("operators", PairedOperators), self.pairs)
+
+    def verdicts(self, *, min_sqnr: float | None = None, max_slowdown: float | None = None) -> tuple[VerdictRow, ...]:
+        """Check limits: the least SQNR of an output, and how many times as long a call may take outside the noise."""
+        rows = () if min_sqnr is None else verdicts_of(Capture(numerics=self.values), limits_from(min_sqnr=min_sqnr))
+        allowed, second = limits_from(max_slowdown=max_slowdown).get("max_slowdown"), self.models[1]
+        ratio = (second.ratio if second.verdict == "slower" else None) or 1.0
+        word: Outcome = "unmeasured" if second.verdict == "unmeasured" else "failed" if ratio > (allowed or ratio) else "passed"
+        timed = VerdictRow(limit="max_slowdown", verdict=word, value=ratio, allowed=allowed, detail=second.note)
+        return rows if allowed is None else (*rows, timed)
+
+    def summary(self, *, width: int = 100) -> str:
+        """Say what differs, in tables that are at most `width` characters wide, at least 60."""
+        screen = self._screen()
+        tables = [f"{each.title}\n{table(each.records, [c.name for c in each.columns], width=width)}" for each in screen.tables]
+        return "\n\n".join([screen_text(screen, width=width), *tables])
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as one HTML file that opens anywhere; return its absolute path. A file that is no report raises `UsageError`."""
+        about: dict[str, Any] = {"fragment": "summary.html", "screen": self._screen(), "max_bytes": MAX_BYTES}
+        return write_report(path, page_html("comparison_page.html", self._screen().title, styles=(), **about))
+
+    def _screen(self) -> Screen:
+        first, second = self.models
+        outputs = tuple(row for row in self.values if row.scope == "call")
+        far = min(outputs, key=lambda row: -math.inf if row.sqnr_db is None else row.sqnr_db)
+        said = (
+            "its outputs are equal" if far.sqnr_db == math.inf else f"its worst output, {far.node}, is at {far.sqnr_db or 0:.3g} dB of SQNR"
+        )
+        words = {"same": "takes as long, within the noise", "unmeasured": "was not timed"}
+        took = words.get(second.verdict, f"takes {second.ratio or 1:.2f}x as long")
+        sizes = f"{size_from_bytes(second.file_bytes)}, the reference {size_from_bytes(first.file_bytes)}"
+        notes = self.notes + tuple(row.note for row in self.models if row.note)
+        answers = ("Verdict", (f"{said}; a call {took}; it has {sizes}",)), ("Note", notes)
+        tables = (
+            ("Outputs", "numerics", outputs, ("node", *_CLOSE, "reference_value")),
+            ("Times, memory, size", "times", self.models, ()),
+            ("Operators", "operators", self.pairs, ()),
+            ("Inner values, the worst first", "numerics", self.values[len(outputs) :], ("node", "own_sqnr_db", *_CLOSE, "reference_value")),
+        )
+        return Screen(
+            title=f"{first.way}  →  {second.way}",
+            answers=tuple(Answer(name=label.lower(), label=label, said=lines) for label, lines in answers if lines),
+            tables=tuple(ShownTable(title=title, source=of, records=rows, names=names) for title, of, rows, names in tables if rows),
+        )
+
+    def __str__(self) -> str:
+        """Return the summary."""
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        return screen_html(self._screen())
+
+
+@clear_os_errors
+def compare_models(
+    a: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    b: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *inputs: Any,  # noqa: ANN401 - what the models take
+    options: OrtBackendOptions | Mapping[str, Any] | None = None,
+    budget_s: float | None = None,
+    **named: Any,  # noqa: ANN401 - likewise
+) -> ModelComparison:
+    """Compare two ONNX models on the same inputs: results value by value, times in turns, memory, size on disk, and operators.
+
+    Inputs and outputs are paired by name, or by place where names differ, and floats are given to `b` in its own type. Each model also
+    runs in a process of its own, which shows the most memory that it takes.
+
+    Args:
+        a: The reference: a path, bytes or an `onnx.ModelProto`.
+        b: What was made from it.
+        *inputs: Arrays or tensors in the order of `a`, or one mapping by name; without any, random ones are made.
+        options: Options of the backend that apply to ONNX models, such as `preferred_execution_providers`, for both.
+        budget_s: Seconds for timing both in turns, 10 by default; ten rounds are made in any case.
+        **named: Inputs of `a` by name.
+
+    Returns:
+        The comparison, with the frames `times`, `numerics` and `operators`.
+
+    Raises:
+        UsageError: A file is missing or no model, inputs are not those of `a`, or `b` takes other inputs.
+        SessionError: ONNX Runtime cannot load or run one of them.
+    """
+    TimeBudget(budget_s, _ROUNDS_S)  # raises now, and begins with the rounds
+    choice, sources = choice_from(options), (source_of(a), source_of(b))
+    graphs = [source.structure for source in sources]
+    if graphs[0] is None or graphs[1] is None:
+        raise UsageError("a model in ONNX Runtime's own format cannot be compared: give the ONNX file that it was made from")
+    reference = explain_model(a, options=options, calls=1)(*inputs, **named)
+    feed, notes = _feed(reference.inputs, graphs[1])
+    lenses = reference, explain_model(b, options=options, calls=1)(**feed)
+    lenses[1].verify(a)
+    captures = [lens.captured() for lens in lenses]
+    if made := captures[0].environment.get("onnx_inputs_made"):
+        notes.append(f"the inputs are {made}; give your own for figures that mean something")
+    theirs, ours = (lens.result or {} for lens in lenses)
+    theirs = theirs if theirs.keys() == ours.keys() else dict(zip(ours, theirs.values(), strict=True))
+    found = {name: same(between(ours[name], theirs[name]), *_CLOSE) for name in ours}  # as both run, with rewrites
+    numerics = [replace(row, **found[row.node]) if row.scope == "call" else row for row in captures[1].numerics]
+    values = sorted(numerics, key=lambda row: (row.scope != "call", math.inf if row.sqnr_db is None else row.sqnr_db))
+    names = [source.name if source.path is None or sources[0].name != sources[1].name else str(source.path) for source in sources]
+    calls = [partial(_call, source, choice, lens.inputs) for source, lens in zip(sources, lenses, strict=True)]
+    sides = [LocalSide(name=name, make=call) for name, call in zip(names, calls, strict=True)]
+    start(sides)
+    for side, source, lens in zip(sides, sources, lenses, strict=True):
+        side.max_abs, (side.peak_bytes, side.first_ns) = None, _alone(source, choice, lens.inputs, notes)
+    rows = measured(sides, most=_MOST_ROUNDS, is_over=TimeBudget(budget_s, _ROUNDS_S).is_over)
+    models = [
+        ComparedModel(**asdict(row), held_bytes=capture.sessions[0].held_bytes, file_bytes=_file_bytes(source))
+        for row, capture, source in zip(rows, captures, sources, strict=True)
+    ]
+    pairs = _operators(ModelGraph(graphs[0]), ModelGraph(graphs[1]), captures[1].numerics)
+    return ModelComparison(models=tuple(models), values=tuple(values), pairs=tuple(pairs), notes=tuple(notes))
+
+
+def _feed(values: Feed, model: onnx.ModelProto) -> tuple[Feed, list[str]]:
+    """Give the inputs of the reference to the other model: by name, else by place; floats in its own type."""
+    wanted = {each.name: each for each in inputs_of(model)}
+    names = {name: name for name in wanted} if values.keys() == wanted.keys() else dict(zip(wanted, values, strict=False))
+    if len(values) != len(wanted):
+        raise UsageError(f"the models take other inputs: the first one {', '.join(values)}; the second one {', '.join(wanted)}")
+    notes = [f"the input {other} is given as {name}" for name, other in names.items() if name != other]
+    feed = {name: values[other] for name, other in names.items()}
+    for name, each in wanted.items():
+        if (given := str(getattr(feed[name], "dtype", ""))) != each.dtype and f"{given} {each.dtype}".count("float") > 1:
+            feed[name] = feed[name].astype(each.dtype)
+            notes.append(f"the input {name} is given as {each.dtype}, not {given}")
+    return feed, notes
+
+
+def _call(source: ModelSource, choice: SessionChoice, feed: Feed) -> Callable[[], Sequence[Any]]:
+    """Make a session and return its call; its threads rest between runs, where they would take the cores of the other model's."""
+    options = choice.made_options()
+    if choice.options is None:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = new_session(source, choice, options)
+    return runner_of(session, inputs_from_session(session), feed)
+
+
+def _alone(source: ModelSource, choice: SessionChoice, feed: Feed, notes: list[str]) -> tuple[int | None, int | None]:
+    """Run a model in a process of its own; return the most memory that it held and the time until its first result, or note why not."""
+    provider, settings = [*choice.providers, (CPU, {})][0]
+    libraries = {name: path for name, (path, _) in registered_libraries().items()}
+    chosen = bisect_run.Settings(provider=provider, provider_options=settings, libraries=libraries, threads=0)
+    with tempfile.TemporaryDirectory(prefix="ortlens-models-", ignore_cleanup_errors=True) as name:
+        side, path = ProcessSide(name=source.name, folder=Path(name)), source.path or Path(name) / "model.onnx"
+        if source.data is not None:
+            path.write_bytes(source.data)
+        given = bisect_run.write_values(feed, Path(name) / "inputs.npz")
+        ended = side.ask(bisect_run.timed, [(str(path), given)], chosen, _RUNS, _RUN_S)
+    if why := ended.reason or ended.value.get("refused", ""):
+        notes.append(f"the memory of {source.name} was not measured: {why}")
+    return (None, None) if why else (side.peak_bytes, ended.value["first_ns"])
+
+
+def _file_bytes(source: ModelSource) -> int:
+    if source.path is None:
+        return len(source.data or b"")
+    names = () if source.structure is None else read_model(source.path.read_bytes()).locations
+    return sum(path.stat().st_size for path in {source.path, *(source.path.parent / name for name in names)})
+
+
+def _operators(reference: ModelGraph, model: ModelGraph, rows: Sequence[Numeric]) -> Iterator[PairedOperators]:
+    """Pair the operators between values that both models have; conversions of types and of quantised values are counted apart."""
+    pairs: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row.scope == "call"):
+        pairs.setdefault(row.reference_value or "", row.onnx_value or "")  # the first, of which others are copies
+    graphs, stops = (reference, model), (pairs.keys(), {*pairs.values()})
+    left = [Counter(node.op_type for node in graph.nodes) for graph in graphs]
+    found: Counter[tuple[str, str, Any]] = Counter({("", op, "inserted"): left[1][op] - left[0][op] for op in _CONVERSIONS})
+    for ends in pairs.items():
+        segments = [graph.segment(end, stop) for graph, end, stop in zip(graphs, ends, stops, strict=True)]
+        parts = [[node.op_type for node in segment] for segment in segments]
+        ours, theirs = ("+".join([op for op in part if op not in _CONVERSIONS]) for part in parts)
+        left[0].subtract(parts[0])
+        left[1].subtract(parts[1])
+        is_quantised = any(op.startswith(("Q", "Deq", "Dyn")) or "Integer" in op for op in {*parts[1]} - {*parts[0]})
+        if is_quantised and theirs and not any(op.startswith("Q") or "Integer" in op for op in theirs.split("+")):
+            theirs = f"QDQ {theirs}"
+        change = "quantised" if is_quantised else "same" if ours == theirs else "changed" if theirs else "gone"
+        found[ours, theirs or "+".join(parts[1]), change] += bool(ours)
+    for place, change in enumerate(("gone", "inserted")):
+        found.update({(op * (1 - place), op * place, change): count for op, count in left[place].items() if op not in _CONVERSIONS})
+    yield from (
+        PairedOperators(reference=a, model=b, count=count, change=change) for (a, b, change), count in found.most_common() if count > 0
+    )
