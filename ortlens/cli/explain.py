@@ -83,12 +83,18 @@ def _onnx_model(request: Request, options: argparse.Namespace, inputs: Inputs) -
     from ortlens.lens.onnx_model.source import source_of
 
     if request.verify and not options.reference:
-        raise UsageError("--verify of an ONNX model needs the PyTorch module that it was made from: --reference MODULE:NAME")
+        raise UsageError("--verify of an ONNX model needs what it was made from: --reference MODULE:NAME, model.onnx or program.pt2")
     structure = source_of(options.target).structure if len(inputs.calls) > 1 else None
     feeds = structure and tuple(feed_from(inputs_of(structure), *each.arrays(options.seed)) for each in inputs.calls)
     args, kwargs = (feeds, {}) if feeds else inputs.arrays(options.seed)
-    reference = target_from_text(options.reference) if request.verify else None
+    reference = _reference(options.reference) if request.verify else None
     return onnx_explained(request, options.target, args, kwargs, reference)
+
+
+def _reference(text: str) -> Any:  # noqa: ANN401 - what `OnnxLens.verify` takes
+    if is_onnx_file(text):
+        return text
+    return _program_from_file(text) if Path(text).suffix.lower() == ".pt2" else target_from_text(text)
 
 
 def _program_from_file(text: str) -> ExportedProgram:

@@ -188,7 +188,9 @@ OPTIONS = (
     Option("--budget", f"explain {_LINE}", "seconds for --profile and for --verify (60)", "S", dest="budget_s", type=_SECONDS),
     Option("--budget", "compare", "of ONNX models: seconds, for timing both in turns (default: 10)", "S", dest="budget_s", type=_SECONDS),
     Option("--budget", "tune", "time limit in seconds (default: %(default)s)", "S", dest="budget_s", type=_SECONDS, default=60.0),
-    Option("--reference", "explain", "for --verify of an ONNX model: the PyTorch module that it was made from", "MODULE:NAME"),
+    Option(
+        "--reference", "explain", "for --verify of an ONNX model: the module, program or ONNX model that it was made from", "MODULE:NAME"
+    ),
     # studies
     Option("--ways", "bench", "only these beside eager, with commas: inductor, ortlens, frozen, exported (all)", "NAMES", default=""),
     Option("--seconds", "bench", "time for the rounds; at least ten are made (default: %(default)s)", "N", type=_SECONDS, default=10.0),

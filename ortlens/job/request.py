@@ -165,7 +165,7 @@ def onnx_explained(
     file: str,
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
-    reference: Callable[..., Any] | None = None,
+    reference: object = None,
 ) -> OnnxLens:
     """Run an ONNX model, and profile it and verify it against `reference` if requested; without inputs, make them from its signature."""
     from ortlens.lens.explain import explain

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import torch
 
-from ortlens.backend.basis.node_provenance import captured, used_nodes, with_outputs
+from ortlens.backend.basis.node_provenance import captured, part_of, used_nodes, with_outputs
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.studies.bisect_run import read_values, save, write_values
 
@@ -173,7 +173,7 @@ class Search:
             if not inputs <= self._known.keys():
                 return None
             feed = {name: self._known[name] for name in sorted(inputs)}
-            model = self._written(_part(self._model, nodes, feed, value))
+            model = self._written(part_of(self._model, nodes, feed, [value]))
             given = write_values(feed, self._folder / f"search{self._count}-inputs.npz")
             base, other = self._pair((model, given), (model, given))
             if "error" in base:
@@ -217,21 +217,6 @@ def _grown(nodes: Sequence[onnx.NodeProto], last: onnx.NodeProto) -> Iterator[li
 def _read_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
     made = {name for node in nodes for name in node.output}
     return {name for node in nodes for name in (*node.input, *captured(node)) if name} - made
-
-
-def _part(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], feed: Mapping[str, Any], output: str) -> onnx.ModelProto:
-    """Make a model of some nodes, with the constants that they read."""
-    wanted = _read_by(nodes)
-    made = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    made.graph.name = "part"
-    made.graph.node.extend(nodes)
-    made.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted)
-    made.graph.input.extend(
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in feed.items()
-    )
-    made.graph.output.append(onnx.ValueInfoProto(name=output))
-    return made
 
 
 def _right(model: str, feed: Mapping[str, Any], base: Mapping[str, Any], other: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - a literal of `Cut.right`

@@ -617,7 +617,9 @@ class Numeric:
         "The same as `sqnr_db`, where the part of the model up to the values compared before gets the reference's own values: what "
         "this part itself adds.",
     )
-    is_undecided: bool = column("Whether it was compared and differs, and PyTorch leaves the answer open.", default=False)
+    is_undecided: bool = column(
+        "Whether it was compared and differs, and PyTorch leaves the answer open, or narrower types do.", default=False
+    )
     left_out: bool = column(
         "Whether the time of `verify` was over before it, or some calls of its partition, were compared.", default=False
     )

@@ -222,7 +222,7 @@ def report_tables(capture: Capture) -> tuple[ShownTable, ...]:
         ("Partitions, the largest first", "partitions", sorted(capture.partitions, key=lambda item: -item.node_count)),
         ("ONNX models, the largest first", "models", sorted(capture.models, key=lambda item: -item.node_count)),
         ("Kernels of the newest graphs, the slowest first", "kernels", sorted(kernels, key=lambda item: -(item.mean_ns or 0))),
-        ("Results compared with PyTorch, what differs first", "numerics", sorted(capture.numerics, key=_how_bad)),
+        ("Compared results, what differs first", "numerics", sorted(capture.numerics, key=_how_bad)),
         ("Memory of the sessions", "memory()", (row for row in memory(capture) if row.session_id is not None)),
     )
     extra = [

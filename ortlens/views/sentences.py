@@ -171,7 +171,7 @@ def _numbers(capture: Capture, numbers: NumericsSummary | None) -> list[str]:
         return []
     if undecided_sentence(numbers):
         return ["results differ without a verdict"]
-    return ["results match PyTorch" if is_wholly_compared(capture, numbers) else "results match PyTorch where compared"]
+    return [f"results match {visible(numbers.against)}{'' if is_wholly_compared(capture, numbers) else ' where compared'}"]
 
 
 def partitions_sentence(capture: Capture) -> str:
@@ -221,7 +221,7 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
     )
     of_call = numbers.call.right + len(numbers.call.wrong) if numbers.call is not None else 0  # the tiles count them, too
     besides = f"{counted(of_call, 'value')} of the call and " if of_call else ""
-    parts = [*call, f"{besides}{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
+    parts = [*call, f"{besides}{what} of {counted(numbers.partitions, 'partition')} compared with {visible(numbers.against)}"]
     if numbers.wrong:
         first = numbers.first
         where = "" if first is None else f", first at {visible(first.node)} ({place(first.file, first.line)})"
@@ -246,21 +246,22 @@ _NONE_INSIDE = "no value inside a partition differs"
 
 
 def call_sentence(numbers: NumericsSummary) -> str:
-    """Say whether the call as a whole gives what PyTorch gives; `numbers` must have a verdict on it."""
-    call = numbers.call
+    """Say whether the call as a whole gives what PyTorch, or another model, gives; `numbers` must have a verdict on it."""
+    call, against = numbers.call, visible(numbers.against)
     if call is None:
         return ""
     if call.wrong:
         first = call.wrong[0]
         more = f" and {counted(len(call.wrong) - 1, 'more part')} of the call" if len(call.wrong) > 1 else ""
         where = f" ({place(first.file, first.line)})" if first.file else ""
-        return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from PyTorch's{where}"
+        return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from {against}'s{where}"
     if not call.right:
-        how = f"differs from PyTorch's by up to {call.undecided:.1e}" if call.undecided else "was compared"
+        ratio = "" if call.sqnr_db is None else f", an SQNR of {call.sqnr_db:.1f} dB"
+        how = f"differs from {against}'s by up to {call.undecided:.1e}{ratio}" if call.undecided else "was compared"
         if call.is_open:
             return f"the call as a whole {how}, {_without_verdict(call.why, is_open=True)}"
         return f"the call as a whole was not compared ({visible(call.why)})"
-    return "the call gives what PyTorch gives" if not call.unchecked else "the call gives what PyTorch gives, as far as compared"
+    return f"the call gives what {against} gives{', as far as compared' if call.unchecked else ''}"
 
 
 def _without_verdict(why: str, *, is_open: bool) -> str:

@@ -243,7 +243,8 @@ def dry_run_end(capture: Capture) -> str:
 def _correct(capture: Capture, call: Call) -> Tile:
     verdict, numbers = correct_verdict(capture), numbers_of(capture)
     right, wrong = (0, 0) if numbers is None else (numbers.right_in_all, numbers.wrong_in_all)
-    compared = f"{counted(right + wrong, 'value')} compared with PyTorch"
+    against = "PyTorch" if numbers is None else visible(numbers.against)
+    compared = f"{counted(right + wrong, 'value')} compared with {against}"
     by = f", by up to {differences_words(numbers.largest)}" if numbers is not None and numbers.largest is not None else ""
     others = "the results differ without a verdict" if numbers is not None and numbers.is_undecided else "others were not compared"
     words: dict[str, tuple[State, str, str]] = {
@@ -254,7 +255,9 @@ def _correct(capture: Capture, call: Call) -> Tile:
         "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),
     }
     state, word, detail = words[verdict]
-    todo = call("verify") if verdict == "unchecked" else ""
+    if numbers is not None and numbers.is_undecided and numbers.call and numbers.call.sqnr_db is not None:
+        state, word, detail = "unknown", f"{numbers.call.sqnr_db:.1f} dB", f"the SQNR of the outputs against {against}"
+    todo = call("verify") if verdict == "unchecked" and numbers is None else ""
     return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=todo, tab="numerics", selected=_wrong(capture))
 
 

@@ -30,6 +30,7 @@ class CallNumbers:
     why: str  # why the first of these has none
     is_open: bool  # whether that one was compared, and PyTorch leaves the answer open
     undecided: float = 0.0  # the largest absolute difference in parts that were compared without a verdict; 0 without one
+    sqnr_db: float | None = None  # the least SQNR of a part, where two ONNX models were compared
 
 
 class Differences(NamedTuple):
@@ -57,6 +58,7 @@ class NumericsSummary:
     beyond: int = 0  # values and parts of the call that match for a reason, though they differ by more than their tolerance
     max_abs: float | None = None  # the largest difference of all that has a verdict
     largest: Differences | None = None  # None where all is equal, or nothing finite was compared
+    against: str = "PyTorch"  # what it was compared with: or the name of an ONNX model
 
     @property
     def compared(self) -> int:
@@ -107,6 +109,7 @@ def numbers_of(capture: Capture) -> NumericsSummary | None:
         beyond=len({(row.partition_id, row.node) for row in capture.numerics if row.ok and (tolerances_of(row) or 0.0) > 1}),
         max_abs=max((row.max_abs for row in capture.numerics if row.ok is not None and row.max_abs is not None), default=None),
         largest=_largest([row for row in capture.numerics if row.ok is False] or [row for row in capture.numerics if row.ok]),
+        against=capture.environment.get("onnx_reference", "PyTorch"),
     )
 
 
@@ -146,6 +149,7 @@ def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:
         why=why_not(unchecked[0]) if unchecked else "",
         is_open=bool(unchecked) and unchecked[0].is_undecided,
         undecided=max((row.max_abs for row in unchecked if row.max_abs and isfinite(row.max_abs)), default=0.0),
+        sqnr_db=min((row.sqnr_db for row in rows if row.sqnr_db is not None), default=None),
     )
 
 

@@ -135,6 +135,23 @@ def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProt
     return made
 
 
+def part_of(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], given: Mapping[str, Any], outputs: Sequence[str]) -> onnx.ModelProto:
+    """Make a model of some nodes, which reads the arrays that are given, by name, and the constants that its nodes read."""
+    import onnx
+
+    read = {name for node in nodes for name in (*node.input, *captured(node))}
+    made = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    made.graph.name = "part"
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in read and tensor.name not in given)
+    made.graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items()
+    )
+    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    return made
+
+
 def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """Walk the graph of a model and the bodies of control flow in it."""
     yield model.graph

@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import torch
 
-from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.deploy.export import WeightSource
 from ortlens.backend.freeze.exporting import export_program
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 RULES = ("call_differs", "float16_overflow", "scale_misfit", "narrow_nodes")
+_NARROW = "computed in narrower types"
 _TRIED = 12  # parts in whose place the reference's is tried
-_WORTH_DB = 0.2  # gain of a part that is worth keeping
+_WORTH_DB = 1.0  # gain of a further part that is worth naming
 _POOR_DB = 30.0  # what 8 bits keep where nothing is wrong
 _GOOD_DB = 40.0  # of outputs that are hardly worth a change
-_WORTH_A_CHANGE_DB = 1.0  # gain of all that help
 _FITS = (0.5, 4.0)  # the range that a scale covers, over that of the values, which is no fault
 _LARGEST_FLOAT16 = 65504.0
 
@@ -100,7 +99,7 @@ def _as(value: np.ndarray[Any, Any], dtype: np.dtype[Any] | None) -> np.ndarray[
 
 def _expected(ours: ModelSide, theirs: ModelSide) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
     """Compute the outputs of the reference, by the names that the examined model has for them."""
-    names, values = ours.graph.outputs, theirs.outputs()
+    names, values = ours.graph.outputs, theirs.values(theirs.graph.outputs, rewrites=True)
     if len(names) != len(values):
         raise UsageError(
             f"{ours.name} has {counted(len(names), 'output')} ({', '.join(names)}), and {theirs.name} {len(values)} ({', '.join(values)})"
@@ -121,8 +120,11 @@ class _Tried:
         )
         self.before = self._sqnr_db([]) if worst else math.inf
         self.alone = {each: self._sqnr_db([each]) for each in worst[:_TRIED]}
-        self.kept = [each for each in values if self.alone.get(each, -math.inf) >= self.before + _WORTH_DB]
-        self.after = self._sqnr_db(self.kept) if self.kept else self.before
+        self.kept, self.after = list[ComparedValue](), self.before
+        for each in sorted(self.alone, key=lambda each: -self.alone[each]):
+            several = [other for other in values if other is each or other in self.kept]
+            if self.after < _GOOD_DB and (gained := self._sqnr_db(several)) >= self.after + _WORTH_DB:
+                self.kept, self.after = several, gained
         self.nodes = list(dict.fromkeys(name for each in self.kept for name in both.nodes_of(each)))
 
     def _sqnr_db(self, kept: Sequence[ComparedValue]) -> float:
@@ -158,7 +160,8 @@ def _record(recorder: Recorder, reference: ModelSource, compared: Sequence[Compa
             scope="value" if each.paired else "call",
             **r.same(each.inherited, "max_abs", "max_rel", "sqnr_db", "cosine"),
             ok=True if each.inherited.agrees else None if lenient else False,
-            why="" if each.inherited.agrees or not lenient else "computed in narrower types",
+            why=_NARROW if lenient and not each.inherited.agrees else "",
+            is_undecided=lenient and not each.inherited.agrees,
             first_divergence=each is first,
             paired=each.paired,
             reference_value=each.reference,
@@ -174,7 +177,7 @@ def _record(recorder: Recorder, reference: ModelSource, compared: Sequence[Compa
 
 
 def _db(value: float) -> str:
-    return "no difference" if value == math.inf else f"{value:.1f} dB of SQNR"
+    return f"{value:.1f} dB of SQNR" if math.isfinite(value) else "no difference" if value > 0 else "NaN or infinities"
 
 
 def _findings(compared: Sequence[ComparedValue], tried: _Tried, reference: str) -> Iterator[r.Finding]:
@@ -188,7 +191,7 @@ def _findings(compared: Sequence[ComparedValue], tried: _Tried, reference: str) 
             title=f"{each.value} overflows at {each.node}: in {reference} it reaches {each.reach:,.0f}{limit}",
             evidence=f"{counted(len(overflown), 'value')} with infinities where the reference has none",
             hazard="What is computed from it is infinite or NaN, for these inputs and others like them.",
-            **remedy(f"Keep {each.node} in float32, with the nodes that read it", "Or scale the values down before it."),
+            mitigation=f"Keep {each.node} in float32, with the nodes that read it, or scale the values down before it",
         )
     poor = [each for each in compared if each.covers is not None and (each.own.sqnr_db or 0.0) < _POOR_DB]
     misfits = {each.scale: each for each in sorted(poor, key=_own_db, reverse=True) if not _FITS[0] <= (each.covers or 1.0) <= _FITS[1]}
@@ -202,15 +205,15 @@ def _findings(compared: Sequence[ComparedValue], tried: _Tried, reference: str) 
             evidence=f"it holds up to {covers * each.reach:.4g}, the values of {reference} reach {each.reach:.4g} with these inputs; "
             f"the value keeps {_db(_own_db(each))}",
             hazard="Values beyond the range are cut off." if covers < 1 else "Few of the 256 steps are used, and each is too wide.",
-            **remedy("Quantise the model again, calibrated with inputs such as these", "A scale that was edited is restored by that, too."),
+            mitigation="Quantise the model again, calibrated with inputs such as these",
         )
-    if tried.kept and tried.after >= tried.before + _WORTH_A_CHANGE_DB:
+    if tried.kept:
         said = ", ".join(f"{each.node}: {_db(gained)}" for each, gained in tried.alone.items())
         argument = tried.kept[0].narrow
         yield r.Finding(
             rule="narrow_nodes",
             subject=tried.kept[0].node,
-            severity="warning" if tried.before < _GOOD_DB else "info",
+            severity="warning",
             title=f"The outputs are at {_db(tried.before)}, and with parts of {reference} in it at {_db(tried.after)}",
             evidence=f"tried with the reference's part in place of each of the {len(tried.alone)} worst: {said}",
             hazard="These parts lose most of what the narrower types lose.",
@@ -235,5 +238,5 @@ def _differs(wrong: Sequence[ComparedValue], first: ComparedValue | None, refere
             title=f"{outputs[0].value} differs from that of {reference} by up to {outputs[0].inherited.max_abs:.1e}{begins}",
             evidence=f"{counted(len(outputs), 'output')} and {len(wrong) - len(outputs):,} inside differ beyond rounding",
             hazard="The models give other results for the same inputs.",
-            **remedy("Compare the node that is named with the nodes of the reference", "What changed it is the tool that wrote the model."),
+            mitigation="Look at this part of the model that the tool wrote; the rows of `numerics` before it agree",
         )

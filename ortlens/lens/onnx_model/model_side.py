@@ -11,14 +11,14 @@ import onnx
 import onnxruntime
 
 from ortlens._ort import CPU
-from ortlens.backend.basis.node_provenance import used_nodes
+from ortlens.backend.basis.node_provenance import part_of, used_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.pairing import ModelGraph
 from ortlens.lens.onnx_model.source import with_names
 from ortlens.lens.profiling.kernel_records import LARGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ortlens.lens.onnx_model.source import ModelSource
@@ -38,7 +38,6 @@ _SCALE_OF_RESULT = {
 }
 """Where the scale of its result is among the inputs of an operator; for others it is the fourth."""
 
-_OWN = "//own"  # at the end of a value's name, where another is given in its place
 _WITHOUT_ARRAY = (onnx.TensorProto.BFLOAT16, onnx.TensorProto.STRING)  # types of values that are not compared
 _LIMIT = 300  # characters of ONNX Runtime's own text
 
@@ -69,6 +68,11 @@ class Scale:
         """Compute the largest magnitude that can be held."""
         info = np.iinfo(dtype)
         return np.maximum(np.abs(info.min - self.zero), np.abs(info.max - self.zero)) * self.scale
+
+
+def _own(name: str, given: Container[str]) -> str:
+    """Name a value as it is computed, where another is given in its place."""
+    return f"{name}//own" if name in given else name
 
 
 class ModelSide:
@@ -119,45 +123,39 @@ class ModelSide:
             if value is not None and (value.dtype.kind == "f" or (value.dtype.name in _QUANTISED and self.scale_of(name) is not None)):
                 yield name, self.real(name, value)
 
-    def values(self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]] | None = None) -> dict[str, np.ndarray[Any, Any]]:
-        """Compute values by name, without rewrites, from the inputs and from what is `given` in place of values; as they are in the model.
+    def values(
+        self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]] | None = None, *, rewrites: bool = False
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Compute values by name, from the inputs and from what is `given` in place of values; as they are in the model.
 
         A given value that is asked for is computed, and what reads it gets the given one. What numpy has no type for is left out.
+        ONNX Runtime's rewrites change nothing but where they are wanted.
         """
-        fed = {name: self.feed[name] for name in names if name in self.feed}
-        fed |= {name: value for name in names if (value := self.constant(name)) is not None}
-        made = self._computed([name for name in dict.fromkeys(names) if name in self.graph.makers], given or {})
-        fed |= {name: value for name, value in made.items() if value is not None}
-        self.dtypes |= {name: value.dtype for name, value in fed.items()}
-        self.shapes |= {name: value.shape for name, value in fed.items()}
-        return fed
+        found = {name: self.feed[name] for name in names if name in self.feed}
+        found |= {name: value for name in names if (value := self.constant(name)) is not None}
+        made = [name for name in dict.fromkeys(names) if name in self.graph.makers]
+        results = zip(made, self._run(*self._cut(made, given or {}), rewrites=rewrites) if made else [], strict=True)
+        found |= {name: value.numpy() for name, value in results if value.is_tensor() and value.element_type() not in _WITHOUT_ARRAY}
+        self.dtypes |= {name: value.dtype for name, value in found.items()}
+        self.shapes |= {name: value.shape for name, value in found.items()}
+        return found
 
-    def _computed(self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-        if not names:
-            return {}
-        model, read = self._cut(names, given)
+    def _run(self, model: onnx.ModelProto, feed: Mapping[str, np.ndarray[Any, Any]], *, rewrites: bool) -> list[onnxruntime.OrtValue]:
         path = self._path.with_name(f"part-{self._path.name}")
         path.write_bytes(model.SerializeToString())
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        return dict(zip(names, self._run(path, options, read), strict=True))
-
-    def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Compute the outputs as a plain session does, with its rewrites."""
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        return dict(zip(self.graph.outputs, self._run(self._path, options, self.feed), strict=True))
-
-    def _run(self, path: Path, options: onnxruntime.SessionOptions, feed: Mapping[str, np.ndarray[Any, Any]]) -> list[Any]:
-        """Run a model; what numpy has no type for is None."""
+        if not rewrites:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.add_session_config_entry("session.disable_prepacking", "1")
         given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for name, value in feed.items()}
         try:
-            results = onnxruntime.InferenceSession(path, options, providers=[CPU]).run_with_ort_values(None, given)
+            results: list[onnxruntime.OrtValue] = onnxruntime.InferenceSession(path, options, providers=[CPU]).run_with_ort_values(
+                None, given
+            )
         except Exception as error:
-            raise SessionError(f"ONNX Runtime cannot run {self.name} value by value: {' '.join(str(error).split())[:_LIMIT]}") from error
-        return [value.numpy() if value.is_tensor() and value.element_type() not in _WITHOUT_ARRAY else None for value in results]
+            raise SessionError(f"ONNX Runtime cannot run a part of {self.name}: {' '.join(str(error).split())[:_LIMIT]}") from error
+        return results
 
     def _cut(
         self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]]
@@ -167,24 +165,12 @@ class ModelSide:
         for node in self._model.graph.node:
             copied = onnx.NodeProto()
             copied.CopyFrom(node)
-            copied.output[:] = [f"{name}{_OWN}" if name in given else name for name in node.output]
+            copied.output[:] = [_own(name, given) for name in node.output]
             nodes.append(copied)
-        wanted = {f"{name}{_OWN}" if name in given else name for name in names}
-        outputs = [onnx.ValueInfoProto(name=f"{name}{_OWN}" if name in given else name) for name in names]
+        wanted = {_own(name, given) for name in names}
         kept = used_nodes(nodes, wanted)
         read = {name: value for name, value in {**self.feed, **given}.items() if name in wanted}
-        made = onnx.ModelProto(ir_version=self._model.ir_version, opset_import=self._model.opset_import, functions=self._model.functions)
-        made.graph.name = "part"
-        made.graph.node.extend(kept)
-        made.graph.initializer.extend(
-            tensor for tensor in self._model.graph.initializer if tensor.name in wanted and tensor.name not in read
-        )
-        made.graph.input.extend(
-            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in read.items()
-        )
-        made.graph.output.extend(outputs)
-        return made, read
+        return part_of(self._model, kept, read, [_own(name, given) for name in names]), read
 
     def is_number(self, name: str) -> bool:
         """Whether it is known which numbers a value that was computed stands for: not where a call chooses its scale, nor in NCHWc."""

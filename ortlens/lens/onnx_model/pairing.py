@@ -7,7 +7,7 @@ content, where nothing else is nearly as close. What only carries a value, as a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from ortlens.analysis.index import grouped
 from ortlens.backend.basis.node_provenance import captured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     import onnx
 
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 _CARRIERS = frozenset({"Identity", "Cast", "QuantizeLinear", "DequantizeLinear", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 """Operators whose result stands for their first input."""
 
+ACTIVATIONS = frozenset({"Relu", "Clip"})
+"""Operators that a quantiser merges into the one before."""
+
+PASSIVE = _CARRIERS | ACTIVATIONS
+
 _SUFFIXES = ("_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output", "_QuantizeLinear", "_DequantizeLinear")
 _SAME_OPERATOR = {"Gemm": "MatMul", "QGemm": "MatMul", "FusedGemm": "MatMul", "DynamicQuantizeMatMul": "MatMul", "MatMulNBits": "MatMul"}
 _SAMPLES = 256  # elements of a value that are looked at
@@ -35,6 +40,7 @@ _SIMILAR = 0.5  # the same of one that is computed alike, but wrong
 _CLOSER = 0.2  # times the distance of another: no accident
 _FEW = 16  # elements, in which the closest value says nothing
 _HUGE = 1e30  # stands for infinity
+_MOST = 1 << 30
 _WALK = 64  # nodes between a value and those that it is known to be computed from
 
 
@@ -71,6 +77,12 @@ class ModelGraph:
             value = node.input[0]
         return value
 
+    def dequantised(self, value: str) -> str:
+        """Name what a value is read as: its quantised form as numbers, where there is one."""
+        stored = (node for node in self.readers.get(value, ()) if node.op_type == "QuantizeLinear")
+        read = (node for each in stored for node in self.readers.get(each.output[0], ()) if node.op_type == "DequantizeLinear")
+        return next((node.output[0] for node in read), value)
+
     def read_by(self, value: str) -> Iterator[str]:
         """Yield the values that the maker of a value reads."""
         node = self.makers.get(value)
@@ -85,29 +97,26 @@ class ModelGraph:
         plain = node.op_type.removeprefix("QLinear").removeprefix("Fused").removesuffix("Integer")
         return fused or _SAME_OPERATOR.get(node.op_type, plain)
 
-    def sources(self, value: str, stops: Iterable[str], most: int = 1 << 30) -> frozenset[str] | None:
-        """Find which of `stops` a value is computed from, without passing them; None where that takes more than `most` values."""
-        found, seen, todo = set(), {value}, list(self.read_by(value))
-        while todo:
-            name = self.root(todo.pop())
+    def sources(self, value: str, stops: Container[str], most: int = _MOST) -> frozenset[str]:
+        """Find which of `stops` a value is computed from, without passing them; none where that takes more than `most` values."""
+        found, passed = self._back_to(stops, value, most)
+        return frozenset(found) if len(passed) <= most else frozenset()
+
+    def segment(self, value: str, stops: Container[str]) -> list[onnx.NodeProto]:
+        """List the nodes between `stops` and a value that it needs, in the order of the model."""
+        passed = self._back_to(stops, value, len(self.values))[1]
+        return [node for node in self.nodes if passed.intersection(node.output)]
+
+    def _back_to(self, stops: Container[str], value: str, most: int) -> tuple[set[str], set[str]]:
+        found, passed, todo = set[str](), {value}, list(self.read_by(value))
+        while todo and len(passed) <= most:
+            name = todo.pop()
             if name in stops:
                 found.add(name)
-            elif name not in self.constants and name not in seen:
-                seen.add(name)
+            elif name not in self.constants and name not in passed:
+                passed.add(name)
                 todo += self.read_by(name)
-            if len(seen) > most:
-                return None
-        return frozenset(found)
-
-    def segment(self, value: str, stops: Iterable[str]) -> list[onnx.NodeProto]:
-        """List the nodes between `stops` and a value that it needs, constants aside, in the order of the model."""
-        seen, todo = set(), [value]
-        while todo:
-            name = todo.pop()
-            if name not in seen and name not in self.constants and (name not in stops or name == value):
-                seen.add(name)
-                todo += self.read_by(name)
-        return [node for node in self.nodes if seen.intersection(node.output)]
+        return found, passed
 
 
 def sketch(value: np.ndarray[Any, Any], *, is_weight: bool = False) -> Sketch:
@@ -122,147 +131,120 @@ def sketch(value: np.ndarray[Any, Any], *, is_weight: bool = False) -> Sketch:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Sketches:
-    """Sketches of the values of both models, and how far each of one is from each of the other."""
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """How far values of one size are from each other: the squared distance over the larger squared norm, 0 for equal ones."""
 
-    ours: Mapping[str, Sketch]
-    theirs: Mapping[str, Sketch]
-
-    def distance(self, value: str, other: str) -> float:
-        """Return the squared distance over the larger squared norm: 0 for equal values, infinite for those of other sizes."""
-        (size, a), (size_of_other, b) = self.ours[value], self.theirs[other]
-        if size != size_of_other:
-            return np.inf
-        norm = max(float(a @ a), float(b @ b))
-        return 0.0 if norm == 0 else float((a - b) @ (a - b)) / norm
+    rows: dict[str, int]  # values of the examined model
+    columns: dict[str, int]  # values of the reference
+    gaps: np.ndarray[Any, Any]
+    elements: int  # that were looked at
 
 
-@dataclass(slots=True)
+def _table(ours: Sequence[tuple[str, np.ndarray[Any, Any]]], theirs: Sequence[tuple[str, np.ndarray[Any, Any]]]) -> _Table:
+    rows, columns = ({name: place for place, (name, _) in enumerate(side)} for side in (ours, theirs))
+    a, b = (np.stack([values for _, values in side]) for side in (ours, theirs))
+    norms = np.maximum((a * a).sum(1)[:, None], (b * b).sum(1)[None])
+    return _Table(rows, columns, np.stack([((values - b) ** 2).sum(1) for values in a]) / np.where(norms == 0, 1, norms), a.shape[1])
+
+
 class Pairs:
-    """Pairs the values of two models."""
+    """Pairs the values of two models of which there are sketches, each of what a value stands for."""
 
-    model: ModelGraph
-    reference: ModelGraph
-    near: _Sketches
-    found: dict[str, tuple[str, Pairing]] = field(default_factory=dict)  # of values that are no copies
-    taken: dict[str, str] = field(default_factory=dict)  # the other way round
-    named: dict[str, str] = field(default_factory=dict)
+    def __init__(self, model: ModelGraph, reference: ModelGraph, ours: Mapping[str, Sketch], theirs: Mapping[str, Sketch]) -> None:
+        """Pair all that have partners."""
+        self._model, self._reference = model, reference
+        sides = [grouped((size, (name, values)) for name, (size, values) in side.items()) for side in (ours, theirs)]
+        self._tables = [_table(sides[0][size], sides[1][size]) for size in sides[0].keys() & sides[1].keys()]
+        self._table_of = {name: table for table in self._tables for name in table.rows}
+        self._left = [name for name in model.values if name in self._table_of and model.root(name) == name and name not in model.constants]
+        self._found: dict[str, tuple[str, Pairing]] = {}  # of values that are no copies
+        self._taken: set[str] = set()  # by these
+        known = {alias: reference.root(alias) for table in self._tables for alias in table.columns}
+        named = {model.root(name): known[alias] for name in reversed(model.values) for alias in reversed(_aliases(name)) if alias in known}
+        for table in self._tables:
+            self._by_names(table, {name: named[name] for name in self._left if named.get(name) in table.columns and name in table.rows})
+        self._by_structure()
+        for table in self._tables:
+            self._by_content(table)
 
     def _take(self, value: str, other: str, way: Pairing) -> None:
-        self.found[value] = other, way
-        self.taken.setdefault(other, value)
+        self._found[value] = other, way
+        self._taken.add(other)
 
-    def _by_names(self) -> None:
-        """Pair what has the same name, unless the content says that another value is that one."""
-        known = {name: self.reference.root(name) for name in self.near.theirs}
-        for name in self.near.ours:
-            root = self.model.root(name)
-            other = next((known[alias] for alias in _aliases(name) if alias in known), None)
-            is_known = other is not None and root in self.near.ours and other in self.near.theirs
-            if other is not None and is_known and (name == root or root not in self.named):
-                self.named[root] = other
-        by_size = grouped((size, name) for name, (size, _) in self.near.theirs.items() if name == self.reference.root(name))
-        ours_by_size = grouped((size, name) for name, (size, _) in self.near.ours.items() if name == self.model.root(name))
-        namesakes = {other: name for name, other in self.named.items()}
-        own = {name: self.near.distance(name, other) for name, other in self.named.items()}
-        for name, other in self.named.items():
-            if self.near.distance(name, other) == np.inf:
-                continue
-            limit = min(_CLOSER * own[name], _CLOSE)
-            rivals = (each for each in by_size[self.near.ours[name][0]] if each != other)
-            better = any(
-                (gap := self.near.distance(name, each)) < limit and own.get(namesakes.get(each, ""), np.inf) > gap for each in rivals
-            )
-            others = (each for each in ours_by_size[self.near.theirs[other][0]] if each != name)
-            better = better or any((gap := self.near.distance(each, other)) < limit and own.get(each, np.inf) > gap for each in others)
-            if not better:
-                self._take(name, other, "name")
+    def _gap(self, value: str, other: str) -> float:
+        table = self._table_of[value]
+        return float(table.gaps[table.rows[value], table.columns[other]]) if other in table.columns else np.inf
+
+    def _by_names(self, table: _Table, named: Mapping[str, str]) -> None:
+        """Pair what has the same name, unless another value is far closer that has no closer namesake of its own."""
+        places = {name: (table.rows[name], table.columns[other]) for name, other in named.items()}
+        own_gaps = [np.array([np.inf if name == graph.root(name) else -np.inf for name in side]) for graph, side in self._sides(table)]
+        for row, column in places.values():
+            own_gaps[0][row] = own_gaps[1][column] = table.gaps[row, column]
+        for name, (row, column) in places.items():
+            limit = min(_CLOSER * table.gaps[row, column], _CLOSE)
+            around = (table.gaps[:, column], own_gaps[0]), (table.gaps[row], own_gaps[1])
+            if not any(((gaps < limit) & (gaps < own)).any() for gaps, own in around):
+                self._take(name, named[name], "name")
+
+    def _sides(self, table: _Table) -> tuple[tuple[ModelGraph, Mapping[str, int]], tuple[ModelGraph, Mapping[str, int]]]:
+        return (self._model, table.rows), (self._reference, table.columns)
 
     def _by_structure(self) -> None:
-        """Pair what is computed from the partners of the same values, by the same operator or with nearly the same content."""
-        for value in self.model.values:
-            if value in self.found or value not in self.near.ours or self.model.root(value) != value or value in self.model.constants:
+        """Pair what is computed from the partners of the same values, with nearly the same content or by the same operator."""
+        for value in self._left:
+            sources = frozenset(self._found[name][0] for name in self._model.sources(value, self._found, _WALK))
+            if value in self._found or not sources:
                 continue
-            sources = self.model.sources(value, self.found, _WALK)
-            if not sources:
-                continue
-            wanted = frozenset(self.found[name][0] for name in sources)
-            ranked = sorted((self.near.distance(value, other), other) for other in self._computed_from(wanted))
-            ranked = [(gap, other) for gap, other in ranked if gap < np.inf]
-            same = [(gap, other) for gap, other in ranked if self.reference.operator(other) == self.model.operator(value)]
-            if ranked and ranked[0][0] <= _CLOSE:
-                self._take(value, ranked[0][1], "structure")
-            elif len(same) == 1 and same[0][0] <= _SIMILAR:
-                self._take(value, same[0][1], "structure")
+            ranked = sorted((self._gap(value, other), other) for other in self._computed_from(sources))
+            same = [(gap, other) for gap, other in ranked if self._reference.operator(other) == self._model.operator(value)]
+            for gap, other in ranked[:1] if ranked and ranked[0][0] <= _CLOSE else same if len(same) == 1 else ():
+                if gap <= _SIMILAR:
+                    self._take(value, other, "structure")
 
     def _computed_from(self, wanted: frozenset[str]) -> Iterator[str]:
         """Yield the values of the reference without a partner that are computed from these, and no other values with a partner."""
         todo, seen = list(wanted), set[str]()
         while todo and len(seen) < _WALK:
-            for node in self.reference.readers.get(todo.pop(0), ()):
-                for name in node.output:
-                    if name in seen or not name:
-                        continue
-                    seen.add(name)
-                    if self.reference.root(name) in self.taken:
-                        continue
-                    todo.append(name)
-                    if name in self.near.theirs and self.reference.sources(name, self.taken, _WALK) == wanted:
-                        yield name
+            made = {name for node in self._reference.readers.get(todo.pop(0), ()) for name in node.output if name} - seen
+            seen |= made
+            free = [name for name in made if self._reference.root(name) not in self._taken]
+            todo += free
+            yield from (name for name in free if self._reference.sources(name, self._taken, _WALK) == wanted)
 
-    def _by_content(self) -> None:
+    def _by_content(self, table: _Table) -> None:
         """Pair what is left and is far closer to one value than to any other, in both directions."""
-        left = [name for name in self.model.values if name in self.near.ours and self.model.root(name) == name and name not in self.found]
-        free = grouped((size, name) for name, (size, taken) in self.near.theirs.items() if name not in self.taken and taken.size >= _FEW)
+        free = {name: column for name, column in table.columns.items() if name not in self._taken and table.elements >= _FEW}
         closest: dict[str, list[tuple[float, str]]] = {}
-        for value in left:
-            ranked = sorted((self.near.distance(value, other), other) for other in free.get(self.near.ours[value][0], ()))
-            if ranked and ranked[0][0] <= _CLOSE and (len(ranked) == 1 or ranked[0][0] < _CLOSER * ranked[1][0]):
-                closest.setdefault(ranked[0][1], []).append((ranked[0][0], value))
+        for value in self._left:
+            if value in table.rows and value not in self._found:
+                ranked = sorted((table.gaps[table.rows[value], column], other) for other, column in free.items())
+                if ranked and ranked[0][0] <= _CLOSE and (len(ranked) == 1 or ranked[0][0] < _CLOSER * ranked[1][0]):
+                    closest.setdefault(ranked[0][1], []).append((ranked[0][0], value))
         for other, claims in closest.items():
             self._take(min(claims)[1], other, "content")
 
-    def pairs(self) -> list[ValuePair]:
-        """Pair all values, in the order of the examined model."""
-        self._by_names()
-        self._by_structure()
-        self._by_content()
-        weights = (value for value in self.near.ours if value in self.model.constants and value.endswith(_SUFFIXES))
-        return [
-            pair
-            for value in dict.fromkeys((*self.model.values, *weights))
-            if value in self.near.ours and (pair := self._pair(value)) is not None
-        ]
+    def all(self) -> list[ValuePair]:
+        """List the pairs in the order of the examined model, quantised weights that nodes read as they are at the end."""
+        weights = (name for name in self._table_of if name in self._model.constants and name.endswith(_SUFFIXES))
+        found = (self._pair(value) for value in dict.fromkeys((*self._model.values, *weights)) if value in self._table_of)
+        return [pair for pair in found if pair is not None]
 
     def _pair(self, value: str) -> ValuePair | None:
-        root = self.model.root(value)
-        known = [name for name in (*_aliases(value), *_aliases(root)) if name in self.near.theirs]
-        if root in self.model.constants:  # the reference's weight, and not what a quantised one is read as
-            is_weight = bool(known) and self.near.distance(value, known[0]) < np.inf
-            return ValuePair(value=value, reference=known[0], paired="name", carries=root) if is_weight else None
-        given, way = self.found.get(root, ("", "name"))
+        root = self._model.root(value)
+        known = [name for name in (*_aliases(value), *_aliases(root)) if name in self._table_of[value].columns]
+        if root in self._model.constants:
+            return ValuePair(value=value, reference=known[0], paired="name", carries=root) if known else None
+        given, way = self._found.get(root, ("", "name"))
         if root == value or not given:
             return ValuePair(value=value, reference=given, paired=way) if given else None
-        free = [name for node in self.reference.readers.get(given, ()) for name in node.output if name not in self.taken]
-        closer = _CLOSER * self.near.distance(value, given)  # a quantisation may clip as the next operator does, which is gone then
-        other = next((name for name in free if name in self.near.theirs and self.near.distance(value, name) < closer), given)
-        if self.near.distance(value, other) == np.inf:
-            return None
-        way = "name" if other in known else "structure"
-        return ValuePair(value=value, reference=other, paired=way, carries=root)
+        free = [name for node in self._reference.readers.get(given, ()) for name in node.output if name not in self._taken]
+        closer = _CLOSER * self._gap(value, given)  # a quantisation may clip as the next operator does, which is gone then
+        other = next((name for name in free if self._gap(value, name) < closer), given)
+        return ValuePair(value=value, reference=other, paired="name" if other in known else "structure", carries=root)
 
 
 def _aliases(name: str) -> Sequence[str]:
     """List the name, and what it was before a quantiser added to it."""
     return name, *(name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix))
-
-
-def paired(
-    model: ModelGraph,
-    reference: ModelGraph,
-    sketches: Mapping[str, Sketch],
-    of_reference: Mapping[str, Sketch],
-) -> list[ValuePair]:
-    """Pair the values of two models of which there are sketches, each of what a value stands for."""
-    return Pairs(model, reference, _Sketches(ours=sketches, theirs=of_reference)).pairs()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ortlens.lens.onnx_model.model_side import is_quantised
-from ortlens.lens.onnx_model.pairing import paired, sketch
+from ortlens.lens.onnx_model.pairing import ACTIVATIONS, PASSIVE, Pairs, sketch
 from ortlens.lens.verify.compare_values import Tolerances, compare
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ class TwoModels:
             | {name: sketch(value, is_weight=True) for name, value in side.weights()}
             for side in (model, reference)
         ]
-        self._pairs = paired(model.graph, reference.graph, *sketches)
+        self._pairs = Pairs(model.graph, reference.graph, *sketches).all()
         self._partner = {pair.value: pair.reference for pair in self._pairs if not pair.carries and pair.value not in model.graph.constants}
 
     def compared(self) -> Iterator[ComparedValue]:
         """Compare each value that is computed, in the order of the examined model."""
         for group in _groups([pair for pair in self._pairs if pair.value not in self._model.feed]):
-            before = {pair: self._model.graph.sources(pair.value, self._partner) or frozenset() for pair in group}
+            before = {pair: self._model.graph.sources(pair.value, self._partner) for pair in group}
             known = sorted({name for names in before.values() for name in names})
             theirs = self._reference.values([*(pair.reference for pair in group), *(self._partner[name] for name in known)])
             theirs = {name: self._reference.real(name, value) for name, value in theirs.items()}
@@ -140,20 +140,39 @@ class TwoModels:
         )
 
     def outputs(self, kept: Sequence[ComparedValue] = ()) -> dict[str, np.ndarray[Any, Any]]:
-        """Compute the outputs of the examined model, with the reference's part in place of each that computes one of these values."""
-        model, given = self._model, dict[str, Any]()
+        """Compute the outputs of the examined model, with the reference's part in place of each that computes one of these values.
+
+        It is done as by a quantiser that leaves nodes out: they pass numbers to each other and to the outputs, and read what is quantised
+        for others as these do.
+        """
+        model, reference, given = self._model, self._reference, dict[str, Any]()
+        numbers: dict[str, np.ndarray[Any, Any]] = {}
+        own = {each.value for each in kept}
+        others = frozenset[str]().union(*(model.graph.sources(value, self._partner) for value in self._partner.keys() - own))
         for each in kept:
-            before = model.graph.sources(each.value, self._partner) or frozenset()
-            ours = {**model.values(sorted(before), given), **{name: given[name] for name in before if name in given}}
-            theirs = {self._partner[name]: self._reference.stored(self._partner[name], model.real(name, ours[name])) for name in before}
-            made = self._reference.values([each.reference], theirs)[each.reference]
-            given[each.value] = model.stored(each.value, self._reference.real(each.reference, made))
-        outputs = model.values(model.graph.outputs, given) | {name: given[name] for name in model.graph.outputs if name in given}
-        return {name: model.real(name, value) for name, value in outputs.items()}
+            before = model.graph.sources(each.value, self._partner)
+            read = {
+                name: model.graph.dequantised(name) if name in others else name for name in before if name in others or name not in numbers
+            }
+            ours = model.values(list(read.values()), given, rewrites=True)
+            ours = {name: model.real(read[name], ours[read[name]]) if name in read else numbers[name] for name in before}
+            theirs = {self._partner[name]: reference.stored(self._partner[name], value) for name, value in ours.items()}
+            numbers[each.value] = reference.real(each.reference, reference.values([each.reference], theirs)[each.reference])
+            given[each.value] = model.stored(each.value, numbers[each.value])
+        roots = {name: model.graph.root(name) for name in model.graph.outputs}
+        made = model.values([name for name, root in roots.items() if root not in numbers], given, rewrites=True)
+        return {name: numbers[root] if root in numbers else model.real(name, made[name]) for name, root in roots.items()}
 
     def nodes_of(self, compared: ComparedValue) -> list[str]:
-        """Name the reference's nodes that compute a value."""
-        return [node.name for node in self._reference.graph.segment(compared.reference, set(self._partner.values()))]
+        """Name the reference's nodes that compute a value, with the activation after them, which a quantiser merges into them."""
+        graph = self._reference.graph
+        after = [node for node in graph.readers.get(compared.reference, ()) if node.op_type in ACTIVATIONS]
+        found: list[onnx.NodeProto] = []
+        for node in (*graph.segment(compared.reference, set(self._partner.values())), *after):
+            made = {name for each in found for name in each.output}
+            if node.op_type not in PASSIVE or made.intersection(node.input):
+                found.append(node)
+        return [node.name for node in found]
 
 
 def _groups(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
