@@ -247,9 +247,11 @@ def _take_back_the_capture(options: argparse.Namespace) -> None:
 
 
 def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | None, rows: tuple[VerdictRow, ...]) -> None:
-    from ortlens.views.verdict_text import verdicts_junit, verdicts_markdown, verdicts_text
+    from ortlens.views.verdict_text import remedy, verdict_sentence, verdicts_junit, verdicts_markdown, verdicts_text
 
-    plain = _plain(capture, rows)
+    # A value that cannot be compared is infinite, which is null in JSON, and its message says so.
+    verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]
+    plain = {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts, **recommended(capture)}
     if options.json == STDOUT:
         print_json("check", plain)
     else:
@@ -266,11 +268,3 @@ def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | No
         texts[options.markdown] = verdicts_markdown(rows, capture.name, comparison)
     for path, text in texts.items():
         write_text(path, text)
-
-
-def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
-    """Make the verdicts plain; a value that cannot be compared is infinite, which is null in JSON, and its message says so."""
-    from ortlens.views.verdict_text import remedy, verdict_sentence
-
-    verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]
-    return {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts, **recommended(capture)}
