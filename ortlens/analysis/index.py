@@ -6,7 +6,7 @@ Functions rather than a class: whoever asks has the capture at hand, and `once` 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +47,25 @@ def summed(pairs: Iterable[tuple[_K, _N]]) -> dict[_K, _N]:
     return found
 
 
+def parts_of(items: Iterable[_K], pairs: Iterable[tuple[_K, _K]]) -> list[list[_K]]:
+    """Gather items into the connected parts that pairs of them make; a pair with something else joins nothing."""
+    above = {item: item for item in items}
+
+    def root(item: _K) -> _K:
+        while above[item] != item:
+            above[item] = item = above[above[item]]
+        return item
+
+    for one, other in pairs:
+        if one in above and other in above:
+            above[root(other)] = root(one)
+    return list(grouped((root(item), item) for item in above).values())
+
+
+def _rows_by(table: str, column: str) -> Callable[[Capture], dict[str, list[Any]]]:
+    return once(lambda capture: grouped((getattr(row, column), row) for row in getattr(capture, table)))
+
+
 graphs_by_id: Callable[[Capture], dict[str, Graph]] = once(lambda capture: {row.graph_id: row for row in capture.graphs})
 partitions_by_id: Callable[[Capture], dict[str, Partition]] = once(lambda capture: {row.partition_id: row for row in capture.partitions})
 sessions_by_id: Callable[[Capture], dict[str, Session]] = once(lambda capture: {row.session_id: row for row in capture.sessions})
@@ -63,37 +82,29 @@ graph_by_session: Callable[[Capture], dict[str, str]] = once(
 )
 """Graph ids by session id; empty in a damaged capture."""
 
-kernels_by_session: Callable[[Capture], dict[str, list[Kernel]]] = once(
-    lambda capture: grouped((row.session_id, row) for row in capture.kernels)
-)
+kernels_by_session: Callable[[Capture], dict[str, list[Kernel]]] = _rows_by("kernels", "session_id")
 """A session that was not profiled is absent."""
 
-nodes_by_graph: Callable[[Capture], dict[str, list[Node]]] = once(lambda capture: grouped((row.graph_id, row) for row in capture.nodes))
+nodes_by_graph: Callable[[Capture], dict[str, list[Node]]] = _rows_by("nodes", "graph_id")
 nodes_by_partition: Callable[[Capture], dict[str, list[Node]]] = once(
     lambda capture: grouped((row.partition_id, row) for row in capture.nodes if row.partition_id is not None)
 )
 """Only the nodes that ONNX Runtime runs."""
 
-partitions_by_graph: Callable[[Capture], dict[str, list[Partition]]] = once(
-    lambda capture: grouped((row.graph_id, row) for row in capture.partitions)
-)
+partitions_by_graph: Callable[[Capture], dict[str, list[Partition]]] = _rows_by("partitions", "graph_id")
 """A graph without partitions is absent."""
 
-sessions_by_partition: Callable[[Capture], dict[str, list[Session]]] = once(
-    lambda capture: grouped((row.partition_id, row) for row in capture.sessions)
-)
+sessions_by_partition: Callable[[Capture], dict[str, list[Session]]] = _rows_by("sessions", "partition_id")
 """In the order in which they were made."""
+
+
+fallbacks_by_graph: Callable[[Capture], dict[str, list[Fallback]]] = _rows_by("fallbacks", "graph_id")
 
 
 def latest_sessions(capture: Capture, graph: Graph) -> list[Session]:
     """List the newest session of each partition of a graph that has one."""
     sessions, parts = sessions_by_partition(capture), partitions_by_graph(capture).get(graph.graph_id, [])
     return [sessions[part.partition_id][-1] for part in parts if part.partition_id in sessions]
-
-
-fallbacks_by_graph: Callable[[Capture], dict[str, list[Fallback]]] = once(
-    lambda capture: grouped((row.graph_id, row) for row in capture.fallbacks)
-)
 
 
 @once

@@ -97,8 +97,7 @@ def fusions(capture: Capture) -> tuple[Fusion, ...]:
 
 def _of_session(capture: Capture, session: Session, kernels: list[Kernel]) -> Iterator[Fusion]:
     for kernel in kernels:
-        change = _change(kernel)
-        if change is not None:
+        if (change := _change(kernel)) is not None:
             yield Fusion(
                 partition_id=session.partition_id,
                 session_id=session.session_id,
@@ -138,26 +137,26 @@ class OnnxFacts:
 
     node_count: int  # its nodes, those in bodies of control flow among them
     ops: tuple[tuple[str, int], ...]  # operators and how many, most frequent first
-    opset: int | None  # version of the default operator set; None where it is not known
+    opset: int | None = None  # version of the default operator set; None where it is not known
     producer: str  # what made the model, as it says itself
     weight_bytes: int
     flops: int  # floating-point operations of a call
     inputs: str  # inputs of the latest call, as `x=f32[1,8]`; empty where none is known
     inputs_made: str  # how they were made, if ortlens made them; else empty
     runtime: str  # version of ONNX Runtime; empty where it was not recorded
-    providers: tuple[str, ...]  # execution providers of the session, in order; empty in a dry run
+    providers: tuple[str, ...] = ()  # execution providers of the session, in order; empty in a dry run
     placed: tuple[tuple[str, int], ...]  # nodes by the provider that runs them, most first; nodes whose provider is not known are left out
     strayed: tuple[tuple[str, int], ...]  # why nodes are not on the preferred provider, and how many, most frequent first
     copies: int  # copies between providers that ONNX Runtime inserted; known after a profile
-    optimized_node_count: int | None  # nodes after ONNX Runtime's rewrites; None before a profile
+    optimized_node_count: int | None = None  # nodes after ONNX Runtime's rewrites; None before a profile
     changes: Mapping[str, int]  # what the rewrites did, by kind of `Fusion`
     kernel_shares: tuple[tuple[str, float], ...]  # share of the kernel time by operator, largest first; empty before a profile
-    calls: int
-    p50_ns: int | None  # median of a call; None before the first
+    calls: int = 0
+    p50_ns: int | None = None  # median of a call; None before the first
     create_ns: int | None  # time to create the session; None where it is not known
     start: Mapping[str, int]  # what that time goes into, in ns, most first; empty before a profile
-    held_bytes: int | None  # heap memory that this took
-    threads: int | None  # threads that work on one operator, 0 where ONNX Runtime chooses; None without a session
+    held_bytes: int | None = None  # heap memory that this took
+    threads: int | None = None  # threads that work on one operator, 0 where ONNX Runtime chooses; None without a session
     is_watched: bool
 
 
@@ -178,27 +177,22 @@ def onnx_facts(capture: Capture) -> OnnxFacts | None:
     return OnnxFacts(
         node_count=len(capture.nodes),
         ops=tuple(Counter(node.target for node in capture.nodes).most_common()),
-        opset=None if model is None else model.opset,
         producer=facts.get("onnx_producer", ""),
         weight_bytes=0 if model is None else model.initializer_bytes,
         flops=sum(part.flops or 0 for part in capture.partitions),
         inputs=facts.get("onnx_inputs", ""),
         inputs_made=facts.get("onnx_inputs_made", ""),
         runtime=facts.get("version_onnxruntime", ""),
-        providers=() if session is None else session.providers,
         placed=tuple(Counter(node.provider for node in capture.nodes if node.provider).most_common()),
         strayed=tuple(Counter(node.reason for node in capture.nodes if node.reason).most_common()),
         copies=sum(kernel.op_type.startswith("Memcpy") for kernel in capture.kernels),
-        optimized_node_count=None if model is None else model.optimized_node_count,
         changes=dict(Counter(row.change for row in fusions(capture))) if capture.kernels else {},
         kernel_shares=tuple((op, ns / spent) for op, ns in shares.most_common()) if spent else (),
-        calls=0 if session is None else session.calls,
-        p50_ns=None if session is None else session.p50_ns,
         create_ns=None if session is None else session.create_ns or None,
         start={} if session is None else start_of(session),
-        held_bytes=None if session is None else session.held_bytes,
-        threads=None if session is None else session.threads,
         is_watched=facts.get("onnx_model") == "session",
+        **({} if model is None else same(model, "opset", "optimized_node_count")),
+        **({} if session is None else same(session, "providers", "calls", "p50_ns", "held_bytes", "threads")),
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import grouped, nodes_by_partition, once, sessions_by_id
+from ortlens.analysis.index import grouped, nodes_by_partition, once, parts_of, sessions_by_id
 from ortlens.analysis.roofline import CPU
 
 if TYPE_CHECKING:
@@ -59,18 +59,7 @@ def short_name(provider: str) -> str:
 
 def pieces_of(names: Collection[str], values: Iterable[Sequence[str]]) -> int:
     """Count the connected parts of some nodes; of each value the nodes at its ends are given, its maker first."""
-    root = {name: name for name in names}
-
-    def found(name: str) -> str:
-        while root[name] != name:
-            root[name] = name = root[root[name]]
-        return name
-
-    for maker, *readers in values:
-        for reader in readers if maker in root else ():
-            if reader in root:
-                root[found(reader)] = found(maker)
-    return sum(name == above for name, above in root.items())
+    return len(parts_of(names, ((maker, reader) for maker, *readers in values for reader in readers)))
 
 
 @once

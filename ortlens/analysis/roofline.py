@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -60,8 +59,7 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
     Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
     measures for sessions that `is_worth_comparing`.
     """
-    rows = (_of_session(capture, session, kernels) for session, kernels in profiled_sessions(capture))
-    return tuple(itertools.chain.from_iterable(rows))
+    return tuple(row for session, kernels in profiled_sessions(capture) for row in _of_session(capture, session, kernels))
 
 
 def is_worth_comparing(kernels: Sequence[Kernel], provider: str = CPU) -> bool:

@@ -22,6 +22,7 @@ from ortlens.analysis.index import fallbacks_by_graph, grouped, sessions_by_id
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
+from ortlens.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -127,7 +128,7 @@ def _drift(graph: RecordedGraph, now: int) -> str:
 
 def _resolved(capture: Capture, asked: Sequence[object]) -> frozenset[str]:
     """Resolve the operators that are meant to the names they have in the capture."""
-    known = _candidates(fallback for fallback in capture.fallbacks)
+    known = _candidates(capture.fallbacks)
     found: set[str] = set()
     for op in map(str, asked):
         meant = {name for name in known if name == op or name.rpartition(".")[0] == op}
@@ -166,11 +167,8 @@ _REMEDIES: Mapping[ReasonCode, str] = {
 def _needs(fallbacks: Iterable[Fallback]) -> str:
     """Describe what supporting an operator needs besides an ONNX function."""
     found = {(f.target, f.reason_code): f.reason for f in fallbacks if f.reason_code not in ("no_converter", "too_small")}
-    texts = []
-    for (target, code), reason in found.items():
-        said = _REMEDIES.get(code, f"an ONNX function alone is not enough ({code})")
-        texts.append(f"{target}: {said}: {reason}")
-    return "; ".join(texts)
+    said = {code: _REMEDIES.get(code, f"an ONNX function alone is not enough ({code})") for _, code in found}
+    return "; ".join(f"{target}: {said[code]}: {reason}" for (target, code), reason in found.items())
 
 
 # ------------------------------------------------------------------------------------------------------------- ranking
@@ -257,11 +255,14 @@ def boundary_cost(capture: Capture) -> BoundaryCost | None:
 
     Fits a line through the sessions (bytes over the boundary, median of binding and outputs), by least squares and with no negative slope.
     """
-    points = _boundary_points(capture)
-    if not points:
+    moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
+    sessions = sessions_by_id(capture)
+    runs = (run for run in capture.runs if run.session_id in sessions and sessions[run.session_id].partition_id in moved)
+    timed = grouped((run.session_id or "", run.bind_ns + run.output_ns) for run in runs)
+    if not timed:
         return None
-    sizes, times = [size for size, _ in points], [ns for _, ns in points]
-    calls = f"median bind_ns + output_ns of {len(points)} session{'' if len(points) == 1 else 's'}"
+    sizes, times = [moved[sessions[session_id].partition_id] for session_id in timed], [statistics.median(ns) for ns in timed.values()]
+    calls = f"median bind_ns + output_ns of {counted(len(timed), 'session')}"
     if len(set(sizes)) > 1:
         slope, intercept = statistics.linear_regression(sizes, times)
         if slope > 0 and intercept >= 0:
@@ -277,11 +278,3 @@ def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
     )
     found = grouped((graph_id, float(statistics.median(ns))) for (graph_id, _), ns in times.items())
     return {graph_id: sorted(medians) for graph_id, medians in found.items()}
-
-
-def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
-    moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
-    sessions = sessions_by_id(capture)
-    runs = (run for run in capture.runs if run.session_id in sessions and sessions[run.session_id].partition_id in moved)
-    times = grouped((run.session_id or "", run.bind_ns + run.output_ns) for run in runs)
-    return [(moved[sessions[session_id].partition_id], statistics.median(ns)) for session_id, ns in times.items()]

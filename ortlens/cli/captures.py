@@ -15,6 +15,7 @@ from ortlens.cli.commands import (
     answer,
     facts_of,
     json_text,
+    print_answer,
     print_json,
     print_note,
     print_summary,
@@ -93,10 +94,7 @@ def _report(options: argparse.Namespace) -> None:
     output = options.output or _default_output(Path(options.capture))
     request = Request(report=output, redact=options.redact)
     written = write_outputs(request, load(options.capture), title=options.title)
-    if options.json:
-        print_json("report", {"report": str(output.absolute())})
-    else:
-        print_text("\n".join(written))
+    print_answer(options, "report", {"report": str(output.absolute())}, "\n".join(written))
 
 
 REPORT = Command(
@@ -125,12 +123,11 @@ def _export(options: argparse.Namespace) -> None:
 
     folder: Path = options.folder.expanduser()
     paths = exported(load(options.capture), folder, options.format, tables=tuple(options.table or ()), replace=options.force)
-    if options.json:
-        print_json("export", {"folder": str(folder.resolve()), "files": [path.relative_to(folder).as_posix() for path in paths]})
-        return
+    facts = {"folder": str(folder.resolve()), "files": [path.relative_to(folder).as_posix() for path in paths]}
     models = sum(path.suffix == ".onnx" for path in paths)
     others = [path.name for path in paths if path.suffix != ".onnx"]
-    print_text(f"In {folder.resolve()}: {', '.join([*others, *([counted(models, 'ONNX model')] if models else [])])}")
+    text = f"In {folder.resolve()}: {', '.join([*others, *([counted(models, 'ONNX model')] if models else [])])}"
+    print_answer(options, "export", facts, text)
 
 
 EXPORT = Command(
@@ -159,13 +156,8 @@ def _compare(options: argparse.Namespace) -> int | None:
     from ortlens.views.capture_view import load
 
     comparison = load(options.before).compare(load(options.after))
-    written = comparison.report(options.html) if options.html else None
-    if options.json:
-        print_json("compare", comparison.to_dict())
-        return None
-    print_text(comparison.summary(width=width()))
-    if written is not None:
-        print_text(f"\nSide by side: {written}")
+    beside = f"\n\nSide by side: {comparison.report(options.html)}" if options.html else ""
+    print_answer(options, "compare", comparison.to_dict(), comparison.summary(width=width()) + beside)
     return None
 
 
@@ -184,10 +176,8 @@ def _compare_models(options: argparse.Namespace) -> int:
     ok = all(row.holds for row in rows)
     if options.html:
         print_note(f"Written to {found.report(options.html)}")
-    if options.json:
-        print_json("compare_models", asdict(found) | {"ok": ok, "verdicts": rows})
-    else:
-        print_text(found.summary(width=width()) + ("\n\n" + verdicts_text(rows) if rows else ""))
+    text = found.summary(width=width()) + ("\n\n" + verdicts_text(rows) if rows else "")
+    print_answer(options, "compare_models", asdict(found) | {"ok": ok, "verdicts": rows}, text)
     return EXIT_OK if ok else EXIT_NO
 
 
@@ -257,9 +247,11 @@ def _take_back_the_capture(options: argparse.Namespace) -> None:
 
 
 def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | None, rows: tuple[VerdictRow, ...]) -> None:
-    from ortlens.views.verdict_text import verdicts_junit, verdicts_markdown, verdicts_text
+    from ortlens.views.verdict_text import remedy, verdict_sentence, verdicts_junit, verdicts_markdown, verdicts_text
 
-    plain = _plain(capture, rows)
+    # A value that cannot be compared is infinite, which is null in JSON, and its message says so.
+    verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]
+    plain = {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts, **recommended(capture)}
     if options.json == STDOUT:
         print_json("check", plain)
     else:
@@ -276,11 +268,3 @@ def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | No
         texts[options.markdown] = verdicts_markdown(rows, capture.name, comparison)
     for path, text in texts.items():
         write_text(path, text)
-
-
-def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
-    """Make the verdicts plain; a value that cannot be compared is infinite, which is null in JSON, and its message says so."""
-    from ortlens.views.verdict_text import remedy, verdict_sentence
-
-    verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]
-    return {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts, **recommended(capture)}

@@ -139,6 +139,14 @@ def print_json(name: str, value: Mapping[str, object]) -> None:
     _print(json_text(answer(name, value)), sys.stdout)
 
 
+def print_answer(options: argparse.Namespace, name: str, value: Mapping[str, object], text: str) -> None:
+    """Print an answer as JSON, where `--json` asks for that, else as text."""
+    if options.json:
+        print_json(name, value)
+    else:
+        print_text(text)
+
+
 def answer(name: str, value: Mapping[str, object]) -> dict[str, object]:
     """Put the name and version of its schema before an answer; docs/json_schema.py describes each by its name."""
     return {"schema": f"ortlens/{name}/{_VERSION}", **value}

@@ -12,6 +12,7 @@ from ortlens.cli.commands import (
     EXIT_OK,
     Command,
     facts_of,
+    print_answer,
     print_error,
     print_json,
     print_summary,
@@ -195,11 +196,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
     checks = examine()
     ready = is_ready(checks)
-    if options.json:
-        print_json("doctor", {"ready": ready, "checks": checks})
-    else:
-        print_text("\n".join(_check_lines(checks)))
-        print_text("\nReady. Try it: `ortlens demo`." if ready else "\nNot ready: fix the lines marked X.")
+    end = "Ready. Try it: `ortlens demo`." if ready else "Not ready: fix the lines marked X."
+    print_answer(options, "doctor", {"ready": ready, "checks": checks}, "\n".join([*_check_lines(checks), "", end]))
     return EXIT_OK if ready else EXIT_NO
 
 

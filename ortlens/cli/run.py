@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ortlens.job.process import RecordingOutcome
     from ortlens.job.request import Request
     from ortlens.trace.journal import Entries
-    from ortlens.trace.records import Capture
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -121,7 +120,7 @@ _NOT_CLOSED = "journal_not_closed"
 
 
 def _watch(options: argparse.Namespace) -> None:
-    from ortlens.views.live import event_lines
+    from ortlens.views.live import event_lines, live_figures, live_line
 
     said: set[str] = set()
     last = ""
@@ -137,7 +136,8 @@ def _watch(options: argparse.Namespace) -> None:
                 if text not in said:
                     said.add(text)
                     print_text(text)
-            line = _status(capture, entries.pid, as_json=options.json)
+            figures = live_figures(capture, resident_bytes(entries.pid))
+            line = json_text(answer("watch", asdict(figures)), indent=None) if options.json else live_line(figures)
             if line != last:
                 last = line
                 print_text(line)
@@ -159,13 +159,6 @@ WATCH = Command(
         ortlens watch run.journal --once --json  # the figures now, as one line of JSON
     """,
 )
-
-
-def _status(capture: Capture, pid: int, *, as_json: bool) -> str:
-    from ortlens.views.live import live_figures, live_line
-
-    figures = live_figures(capture, resident_bytes(pid))
-    return json_text(answer("watch", asdict(figures)), indent=None) if as_json else live_line(figures)
 
 
 def _read(path: Path, *, waits: bool) -> Entries | None:

@@ -11,11 +11,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command, print_json, print_note, print_text, recommended, width
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command, print_answer, print_note, recommended, width
 from ortlens.errors import UsageError
 from ortlens.job.providers import library_from_text
 from ortlens.job.request import backend_options, options_from_pairs
 from ortlens.job.targets import inputs_from_texts, target_and_inputs
+from ortlens.trace.records import same
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
@@ -24,19 +25,23 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.answers.overview import SurveyRow
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.studies.bisect import Bisection
     from ortlens.studies.tune import Trial
-    from ortlens.trace.records import Capture, SideResult
+    from ortlens.trace.records import SideResult
 
 
 def _bench(options: argparse.Namespace) -> None:
     chosen = backend_options(options)
     with target_and_inputs(options) as (target, args, kwargs):
         from ortlens.studies.bench import WAYS, bench
+        from ortlens.studies.engine import sides_text
+        from ortlens.trace import store
 
         ways = tuple(name.strip() for name in options.ways.split(",") if name.strip()) or WAYS
         rows, capture = bench(target, args, kwargs, ways=ways, seconds=options.seconds, options=chosen or None, name=options.target)
-    _tell(options, rows, capture)
+    text = f"{sides_text(rows, width=width())}\n\n{conclusion(rows)}"
+    print_answer(options, "bench", {"rows": rows, **recommended(capture)}, text)
+    if options.save is not None:
+        print_note(f"Saved to {store.save(capture, options.save)}")
 
 
 BENCH = Command(
@@ -49,18 +54,6 @@ BENCH = Command(
         ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
     """,
 )
-
-
-def _tell(options: argparse.Namespace, rows: tuple[SideResult, ...], capture: Capture) -> None:
-    from ortlens.studies.engine import sides_text
-    from ortlens.trace import store
-
-    if options.json:
-        print_json("bench", {"rows": rows, **recommended(capture)})
-    else:
-        print_text(f"{sides_text(rows, width=width())}\n\n{conclusion(rows)}")
-    if options.save is not None:
-        print_note(f"Saved to {store.save(capture, options.save)}")
 
 
 def conclusion(rows: Sequence[SideResult]) -> str:
@@ -83,10 +76,7 @@ def _tune(options: argparse.Namespace) -> None:
         from ortlens.studies.tune import tried
 
         chosen, rows = tried(target, args, kwargs, OrtBackendOptions.from_any(given or None), TimeBudget(options.budget_s))
-    if options.json:
-        print_json("tune", {"rows": rows})
-    else:
-        print_text(f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}")
+    print_answer(options, "tune", {"rows": rows}, f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}")
 
 
 TUNE = Command(
@@ -119,7 +109,7 @@ def _advice(chosen: OrtBackendOptions, rows: Sequence[Trial]) -> str:
 def _survey(options: argparse.Namespace) -> int:
     from ortlens.studies.cases import cases_from_text
     from ortlens.studies.survey import survey
-    from ortlens.trace.records import same
+    from ortlens.views.table import brief_columns, table
 
     chosen = backend_options(options)  # beside the options of a file of cases, which --options replaces
     variants = [backend_options(options, pairs) for pairs in options.options] or None
@@ -143,7 +133,10 @@ def _survey(options: argparse.Namespace) -> int:
         title=options.title or f"Survey of {Path(options.cases).name}",
         tell=tell,
     )
-    _tell_survey([rows[key] for key in frame.key], options)
+    found = [rows[key] for key in frame.key]
+    print_answer(options, "survey", {"rows": found}, table(found, brief_columns(found), width=width(), limit=None))
+    if options.folder is not None:
+        print_note(f"Page written to {options.folder.absolute() / 'index.html'}")
     return EXIT_OK if (frame.status == "ok").all() else EXIT_NO
 
 
@@ -181,17 +174,6 @@ def _line(row: SurveyRow) -> str:
     return visible(f"{name}: {row.status}, {time_from_ns(row.case_ns)}; {how}".rstrip("; "))
 
 
-def _tell_survey(rows: Sequence[SurveyRow], options: argparse.Namespace) -> None:
-    if options.json:
-        print_json("survey", {"rows": rows})
-    else:
-        from ortlens.views.table import brief_columns, table
-
-        print_text(table(rows, brief_columns(rows), width=width(), limit=None))
-    if options.folder is not None:
-        print_note(f"Page written to {options.folder.absolute() / 'index.html'}")
-
-
 def _bisect(options: argparse.Namespace) -> int:
     inputs = inputs_from_texts(options.input)  # a slip here should not wait for an installation
     chosen, environments = options_from_pairs(options.option), [_named(text) for text in options.environment]
@@ -201,9 +183,9 @@ def _bisect(options: argparse.Namespace) -> int:
         raise UsageError("--provider is the one of the base; compare several with --providers alone")
 
     from ortlens.studies.bisect import Axes, bisected
-    from ortlens.studies.bisect_text import checked_folder, write_issue
+    from ortlens.studies.bisect_text import checked_folder, sentences, write_issue
+    from ortlens.studies.engine import sides_text
     from ortlens.studies.environments import default_folder
-    from ortlens.trace.records import same
 
     target: Path | None = options.folder and checked_folder(options.folder.absolute())
     axes = Axes(
@@ -219,7 +201,9 @@ def _bisect(options: argparse.Namespace) -> int:
         if target is not None:
             result = write_issue(result, target, shlex.join(["ortlens", *sys.argv[1:]]))
             print_note(f"Written to {target}")
-    _tell_bisection(result, as_json=options.json)
+    timed = [row for row in result.rows if row.call_ns is not None]  # sentences tell of the others
+    text = "\n".join([sides_text(timed, width=width()), "", *sentences(result)])
+    print_answer(options, "bisect", asdict(result) | {"differs": result.differs}, text)
     return EXIT_NO if result.differs else EXIT_OK
 
 
@@ -249,14 +233,3 @@ def _named(text: str) -> tuple[str, str]:
             f"--environment {text}: write NAME=PYTHON, with the path of an interpreter that exists, such as old=/envs/old/bin/python"
         )
     return name, str(Path(python).expanduser())
-
-
-def _tell_bisection(result: Bisection, *, as_json: bool) -> None:
-    if as_json:
-        print_json("bisect", asdict(result) | {"differs": result.differs})
-        return
-    from ortlens.studies.bisect_text import sentences
-    from ortlens.studies.engine import sides_text
-
-    timed = [row for row in result.rows if row.call_ns is not None]  # sentences tell of the others
-    print_text("\n".join([sides_text(timed, width=width()), "", *sentences(result)]))

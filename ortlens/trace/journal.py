@@ -411,9 +411,7 @@ def _keep_calls(entries: Entries, entry: dict[str, Any]) -> None:
     key = entry["log"], entry["graph"]
     figures = RunStats(*(None if figure is None else int(figure) for figure in entry["stats"]))  # type: ignore[arg-type]  # None only where it may be
     entries.stats[key] = figures
-    for row in entry["rows"]:
-        call, start, bound, ran, done, thread = map(int, row)
-        entries.runs.append(run_from_row(*key, (call, start, bound, ran, done, thread)))
+    entries.runs += [run_from_row(*key, tuple(map(int, row))) for row in entry["rows"]]
 
 
 def _replay(recorder: Recorder, entry: dict[str, Any]) -> None:

@@ -341,7 +341,7 @@ def _with_use(
     return tuple(replace(graph, only_verified=False) if graph.graph_id in used else graph for graph in graphs)
 
 
-def run_from_row(session_id: str | None, graph_id: str | None, row: tuple[int, int, int, int, int, int]) -> r.Run:
+def run_from_row(session_id: str | None, graph_id: str | None, row: tuple[int, ...]) -> r.Run:
     """Make the record of a call from a row of `RunLog.rows`; the session is None for a backend other than ours."""
     call, start, bound, ran, done, thread = row
     return r.Run(

@@ -483,9 +483,8 @@ class CaptureView(ABC):
         """Return the summary for a notebook; never raises."""
         return mimebundle(self.captured, self.hints)["text/html"]
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """Return the summary as text and HTML; never raises. The arguments are ignored, since IPython filters the result."""
-        del include, exclude
         return mimebundle(self.captured, self.hints)
 
 
@@ -574,9 +573,8 @@ class StaticSummary:
         """Return the hint."""
         return f"<StaticSummary: {self.hint}>"
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """Return the summary with the hint as text and HTML. The arguments are ignored, since IPython filters the result."""
-        del include, exclude
         html = f'{self._bundle["text/html"]}<p style="{_HINT_STYLE}">{escape(self.hint)}</p>'
         return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
 

@@ -117,11 +117,11 @@ def _of_kind(row: Change) -> str:
 
 def verdict_sentence(compared: Compared) -> str:
     """Say in one sentence what got slower, worse, faster or better; that nothing did; or that times were not measured."""
-    parts = [f"{row_name(row)} takes {_ratio(row)} as long" for row in compared.slower[:_MOST]]
-    parts += _kinds(compared.worse)
-    faster = [row for row in compared.timings if row.verdict == "faster"]
-    parts += [f"{row_name(row)} takes {_ratio(row)} as long" for row in faster[:_MOST]]
-    parts += _kinds([row for row in compared.changes if row.effect == "better"])
+    parts = []
+    for verdict, effect in EFFECTS.items():
+        timed = [row for row in compared.timings if row.verdict == verdict]
+        parts += [f"{row_name(row)} takes {_ratio(row)} as long" for row in timed[:_MOST]]
+        parts += _kinds([row for row in compared.changes if row.effect == effect])
     if parts:
         return "; ".join(parts)
     measured = any(row.verdict == "same" for row in compared.timings)
@@ -212,7 +212,7 @@ _SPLITS: Mapping[tuple[Kind, Happened], str] = {
     ("recompile", "added"): "new",
     ("recompile", "changed"): "more or less frequent",
 }
-_ORDER = ("slower", "faster", "same", "unmeasured")
+_STATES: Mapping[SpeedVerdict, State] = {"slower": "bad", "faster": "good", "same": "plain", "unmeasured": "unknown"}
 
 
 def _speed(compared: Compared) -> Tile:
@@ -220,14 +220,11 @@ def _speed(compared: Compared) -> Tile:
     if compared.ends_moved or not calls:
         detail = _MOVED if compared.ends_moved else "no call of both captures was recorded"
         return Tile(name="speed", title="Speed", state="unknown", word="not compared", detail=detail)
-    call = min(calls, key=lambda row: _ORDER.index(row.verdict))
-    states: dict[str, State] = {"slower": "bad", "faster": "good", "same": "plain", "unmeasured": "unknown"}
-    words = {"slower": "slower", "faster": "faster", "same": "no difference outside the noise", "unmeasured": "not compared"}
-    word = words[call.verdict]
-    if call.verdict in ("slower", "faster"):
-        word = f"{word}: {timing_words(call)}"
+    call = min(calls, key=lambda row: list(_STATES).index(row.verdict))
+    undecided = {"same": _UNDECIDED["same"], "unmeasured": "not compared"}
+    word = undecided.get(call.verdict) or f"{call.verdict}: {timing_words(call)}"
     detail = times_words(call) or timing_words(call)
-    return Tile(name="speed", title="Speed", state=states[call.verdict], word=word, detail=detail)
+    return Tile(name="speed", title="Speed", state=_STATES[call.verdict], word=word, detail=detail)
 
 
 def _splits(changes: Iterable[Change]) -> Tile:
@@ -263,8 +260,8 @@ def _results(compared: Compared) -> Tile:
     before, after = result_words(compared.before), result_words(compared.after)
     change = next((row for row in compared.changes if row.kind == "result"), None)
     detail = before if before == after else f"{before} → {after}"
-    if change is None or change.effect == "neutral":
-        known = "not verified" not in (before, after)
-        word = "no change" if known else "not compared"
-        return Tile(name="correct", title="Verified values", state="plain" if known else "unknown", word=word, detail=detail)
-    return Tile(name="correct", title="Verified values", state=_state([change]), word=change.effect, detail=detail)
+    state: State = "unknown" if "not verified" in (before, after) else "plain"
+    word = "not compared" if state == "unknown" else "no change"
+    if change is not None and change.effect != "neutral":
+        state, word = _state([change]), change.effect
+    return Tile(name="correct", title="Verified values", state=state, word=word, detail=detail)

@@ -137,7 +137,14 @@ def trace_from_capture(capture: Capture) -> dict[str, Any]:
     return {
         "traceEvents": [*events, *_compilations(capture), *_kernels(kernels)],
         "displayTimeUnit": "ms",
-        "otherData": _trace_facts(capture, len(profiled)),
+        "otherData": {
+            "calls": str(sum(session.calls for session in capture.sessions) or len(capture.runs)),
+            "calls in this trace": str(len(capture.runs)),
+            "calls with kernels of the profile": str(len(profiled)),
+            "note": "The latest calls are kept one by one, sums over all are in the table sessions. "
+            "Unnamed gaps are Python and the program.",
+            **{str(key): str(value) for key, value in facts_of(capture).items()},
+        },
     }
 
 
@@ -296,14 +303,3 @@ def _named(kind: str, process: int, name: str, thread: int | None = None) -> Eve
 
 def _about_break(item: Break) -> Mapping[str, Any]:
     return {"reason": item.reason, "line": place(item.file, item.line), "advice": item.advice}
-
-
-def _trace_facts(capture: Capture, profiled: int) -> dict[str, str]:
-    calls = sum(session.calls for session in capture.sessions) or len(capture.runs)
-    return {
-        "calls": str(calls),
-        "calls in this trace": str(len(capture.runs)),
-        "calls with kernels of the profile": str(profiled),
-        "note": "The latest calls are kept one by one, sums over all are in the table sessions. Unnamed gaps are Python and the program.",
-        **{str(key): str(value) for key, value in facts_of(capture).items()},
-    }

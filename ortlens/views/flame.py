@@ -25,7 +25,7 @@ from ortlens.views.wording import PHASE_WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.trace.records import Capture, Graph, LedgerPart, LedgerPartName, Node
+    from ortlens.trace.records import Capture, Graph, Node
 
 _Around: TypeAlias = Literal["bind", "foreign", "output", "residual"]
 FrameKind: TypeAlias = Literal[
@@ -78,7 +78,7 @@ def packed_flame(flame: Flame) -> dict[str, Any]:
 
     `kind` has places in `kinds`, `ns` and `width` whole nanoseconds, `paths` the modules in their order. Without `width`, it is `ns`.
     """
-    rows = list(_walked(flame.root, 0))
+    rows = list(_walked(flame.root))
     widths = [_whole(frame.width) for _, frame in rows]
     times = [_whole(frame.ns) for _, frame in rows]
     return ({} if widths == times else {"width": widths}) | {
@@ -99,8 +99,8 @@ def _whole(number: float) -> int:
     return round(number) if math.isfinite(number) else 0  # a damaged file may have anything
 
 
-def _walked(root: Frame, depth: int) -> Iterator[tuple[int, Frame]]:
-    waiting = [(depth, root)]
+def _walked(root: Frame) -> Iterator[tuple[int, Frame]]:
+    waiting = [(0, root)]
     while waiting:
         at, frame = waiting.pop()
         yield at, frame
@@ -116,7 +116,7 @@ class _Maker:
         totals = totals_of(rows)
         self.is_measured = totals is not None and totals.is_measured
         self._total = totals.total_ns if totals is not None else 0
-        self._parts = _by_graph(rows)
+        self._parts = {graph_id: summed(own) for graph_id, own in grouped((row.graph_id, (row.part, row.ns)) for row in rows).items()}
         self._eager = fallback_ns(capture)
         self._eager_of = summed((graph_id, ns) for (graph_id, _), ns in self._eager.items())
         nodes, sessions = enumerate(capture.nodes[: self._max]), enumerate(capture.sessions[: self._max])
@@ -236,11 +236,6 @@ class _Maker:
             )
         kernels = self._kernels.get(node.graph_id, {}).get(node.node, []) if node.graph_id in self._parts else []
         return Frame(kind="ort", ref=row, ns=sum(kernel.ns for kernel in kernels), children=kernels)
-
-
-def _by_graph(rows: Iterable[LedgerPart]) -> dict[str, dict[LedgerPartName, int]]:
-    parts = grouped((row.graph_id, (row.part, row.ns)) for row in rows)
-    return {graph_id: summed(own) for graph_id, own in parts.items()}
 
 
 def _module(modules: dict[str, Frame], path: str) -> Frame:

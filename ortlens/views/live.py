@@ -87,20 +87,14 @@ def thinned(points: Sequence[LivePoint], most: int) -> list[LivePoint]:
 
 def _in_use(lanes: dict[tuple[str, str], list[Run]]) -> list[tuple[tuple[str, str], list[Run]]]:
     """Drop lanes that have not run since the last but one run of what ran last: sessions for sizes no longer called."""
-    if not lanes:
-        return []
-    last = _last(lanes)
-    since = last[-min(len(last), 2)].start_ns
+    since = min((run.start_ns for run in _last(lanes)[-2:]), default=0)
     return [(key, runs) for key, runs in lanes.items() if runs[-1].start_ns >= since]
 
 
 def _pace(lanes: dict[tuple[str, str], list[Run]]) -> tuple[int | None, int | None]:
     """Compute the median time from call to call of what ran last, and the mean time in all lanes within it."""
-    if not lanes:
-        return None, None
-    last = _last(lanes)
     first = max([runs[0].start_ns for runs in lanes.values() if runs[0].call], default=0)  # before it, runs of a lane are not kept
-    starts = [run.start_ns for run in last if run.start_ns >= first]
+    starts = [run.start_ns for run in _last(lanes) if run.start_ns >= first]
     if len(starts) < 2:  # noqa: PLR2004 - two starts make a period
         return None, None
     busy = sum(run.total_ns for runs in lanes.values() for run in runs if starts[0] <= run.start_ns < starts[-1])
@@ -108,7 +102,7 @@ def _pace(lanes: dict[tuple[str, str], list[Run]]) -> tuple[int | None, int | No
 
 
 def _last(lanes: dict[tuple[str, str], list[Run]]) -> list[Run]:
-    return max(lanes.values(), key=lambda runs: runs[-1].start_ns)
+    return max(lanes.values(), key=lambda runs: runs[-1].start_ns, default=[])
 
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 636, 18, 130  # of the curve, as in the template

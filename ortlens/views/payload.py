@@ -28,6 +28,7 @@ from ortlens.analysis.problems.stream import findings_of, problems_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.timing import call_time, call_times, compile_phases, compile_total_ns, entries_by_graph
 from ortlens.trace.codec import json_float, plain
+from ortlens.trace.records import same
 from ortlens.trace.schema import SHOWN_TABLES, facts_of, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.views.actions import action_facts, problem_id, records_of
@@ -89,9 +90,9 @@ def payload_from_screen(screen: Screen, shown: Capture, *, redacted: bool, hints
     }
 
 
-def payload_bytes(capture: Capture, *, redact: bool = False, hints: Hints = SAVED) -> bytes:
+def payload_bytes(capture: Capture, *, hints: Hints = SAVED) -> bytes:
     """Return the payload as gzip'd JSON; equal captures give equal bytes."""
-    return packed_payload(payload_from_capture(capture, redact=redact, hints=hints))
+    return packed_payload(payload_from_capture(capture, hints=hints))
 
 
 def packed_payload(data: dict[str, Any]) -> bytes:
@@ -135,10 +136,7 @@ def overview_facts(screen: Screen, capture: Capture) -> dict[str, Any]:
     entries = entries_by_graph(capture)
     causes = {each.index: place for place, item in enumerate(problems_of(capture), start=1) for each in item.consequences}
     return {
-        "title": screen.title,
-        "verdict": screen.verdict,
-        "alert": screen.alert,
-        "dry_run": screen.dry_run,
+        **same(screen, "title", "verdict", "alert", "dry_run"),
         "tiles": [asdict(tile) | {"sign": tile.sign} for tile in screen.tiles],
         "answers": {answer.name: list(answer.said) for answer in screen.answers},
         "undecided_sentence": undecided_sentence(numbers_of(capture)),
@@ -205,17 +203,13 @@ def _line_states(capture: Capture) -> list[dict[str, Any]]:
 def _call(capture: Capture) -> dict[str, Any]:
     call, several = call_time(capture), len(call_times(capture)) > 1
     of = f" of {visible(call.function or 'the function compiled first')}" if several else ""
-    return {name: value for name, value in asdict(call).items() if name not in {"graph_ids", "entries"}} | {
-        "total_ns": call.total_ns,
-        "of": of,
-        "average": average_words(call),
-    }
+    figures = same(call, "calls", "function", "is_call", "ort_ns", "eager_ns", "foreign_ns", "total_ns")
+    return figures | {"of": of, "average": average_words(call)}
 
 
 def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose parts are spelled out here
-    return {"graph_id": row.graph.graph_id, "ort_node_count": row.ort_node_count, "is_current": row.is_current} | {
-        name: getattr(row.time, name) for name in ("calls", "ort_ns", "eager_ns", "foreign_ns")
-    }
+    figures = same(row, "ort_node_count", "is_current") | same(row.time, "calls", "ort_ns", "eager_ns", "foreign_ns")
+    return {"graph_id": row.graph.graph_id} | figures
 
 
 def _call_order(capture: Capture) -> dict[str, Any]:

@@ -106,7 +106,8 @@ def redacted_capture(capture: Capture) -> Capture:
     lines = {source.strip() for record in records if (source := getattr(record, "source", None))}
     # The longest first, so that one inside another does not leave its rest.
     sources = sorted((text for text in lines if len(text) >= _MIN_SOURCE), key=lambda text: (-len(text), text))
-    scrub = _scrubber(names, sources, _known(capture))
+    paths, known = sorted(names, key=lambda path: (-len(path), path)), _known(capture)
+    scrub = cache(lambda text: erased(_scrubbed(text, paths, names, sources), known))
     redacted: dict[str, Any] = {
         name: tuple(_redacted(record, table, names, scrub) for record in getattr(capture, name)) for name, table in TABLES.items()
     }
@@ -158,11 +159,6 @@ def _short_names(files: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _scrubber(names: Mapping[str, str], sources: list[str], known_names: frozenset[str]) -> Callable[[str], str]:
-    longest_first = sorted(names, key=lambda path: (-len(path), path))
-    return cache(lambda text: erased(_scrubbed(text, longest_first, names, sources), known_names))
-
-
 def _scrubbed(text: str, paths: list[str], names: Mapping[str, str], sources: list[str]) -> str:
     # Dynamo writes the source line behind a guard, with the place cut off at the front.
     plain = _QUOTED.sub(rf"\g<head>    {GONE}", "\n".join(line.partition("  #")[0].rstrip() for line in text.split("\n")))
@@ -180,14 +176,8 @@ _KEPT = frozenset(
 
 
 def _redacted(record: Any, table: Table, names: Mapping[str, str], scrub: Callable[[str], str]) -> Any:  # noqa: ANN401 - any record
-    changes: dict[str, Any] = {}
-    for column in table.columns:
-        value = getattr(record, column.name)
-        if not value or column.choices or column.name in _KEPT:
-            continue
-        new = _new_value(column.name, value, names, scrub)
-        if new != value:
-            changes[column.name] = new
+    held = ((column.name, getattr(record, column.name)) for column in table.columns if not column.choices and column.name not in _KEPT)
+    changes = {name: new for name, value in held if value and (new := _new_value(name, value, names, scrub)) != value}
     return replace(record, **changes) if changes else record
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ortlens.trace.records import Capture
-    from ortlens.views.screen import Answer, Screen
+    from ortlens.views.screen import Answer
     from ortlens.views.wording import Hints
 
 

@@ -81,14 +81,9 @@ def slim_model(model: bytes) -> SlimModel:
 
 
 def _opset(message: memoryview) -> tuple[str, int]:
-    domain: bytes | memoryview = b""
-    version = 0
-    for field in fields(message):
-        if field.number == 1:
-            domain = field.content
-        elif field.number == 2 and isinstance(field.value, int):  # noqa: PLR2004 - of OperatorSetIdProto
-            version = field.value
-    return _domain(domain), version
+    found = {field.number: field for field in fields(message)}
+    domain, version = found.get(1), found.get(2)  # of OperatorSetIdProto
+    return _domain(domain.content if domain else b""), version.value if version and isinstance(version.value, int) else 0
 
 
 def _domain(name: bytes | memoryview) -> str:

@@ -114,7 +114,7 @@ def table(records: Sequence[Any], columns: Sequence[str] = (), *, width: int | N
     if not records:
         return "no rows"
     shown = records if limit is None else records[:limit]
-    names = tuple(columns) or _filled_columns(records)
+    names = tuple(columns) or brief_columns(records, only_brief=False)
     laid_out = [_column(name, shown, _MAX_PROSE if width is None or name in _PROSE else _MAX_CELL) for name in names]
     sizes = [column.most for column in laid_out] if width is None else _fitting(laid_out, width)
     rows = zip(*([column.head, "-" * size, *column.cells] for column, size in zip(laid_out, sizes, strict=False)), strict=True)
@@ -123,13 +123,11 @@ def table(records: Sequence[Any], columns: Sequence[str] = (), *, width: int | N
     return "\n".join([*lines, *_omissions(len(records) - len(shown), names[len(sizes) :])])
 
 
-def brief_columns(records: Sequence[Any]) -> tuple[str, ...]:
-    """List the columns that are shown where there is no room for all, as far as they hold something."""
-    return _filled_columns(records, only_brief=True)
+def brief_columns(records: Sequence[Any], *, only_brief: bool = True) -> tuple[str, ...]:
+    """List the columns that hold something, the brief ones first: those that are shown where there is no room for all, or all of them.
 
-
-def _filled_columns(records: Sequence[Any], *, only_brief: bool = False) -> tuple[str, ...]:
-    """List the columns that hold something, the brief ones first; `place` is `file` and `line` together."""
+    `place` is `file` and `line` together.
+    """
     if not records:
         return ()
     briefs = {item.name: item.metadata.get("brief") or 0 for item in fields(records[0])}

@@ -137,20 +137,15 @@ def generation_sentences(capture: Capture) -> list[str]:
 
 def generate_ns(capture: Capture) -> int:
     """Return ns per call in the Python of `generate`, at most what the ledger has for Python; 0 where nothing was generated."""
-    ledger, steps = measured_call(capture), _steps(capture)
-    python = next((step.ns for step in steps if step.role == "python"), 0)
+    ledger = measured_call(capture)
+    python = next((step.ns for step in capture.steps if step.role == "python"), 0)
     return min(python, ledger.ns.get("eager", 0)) if ledger is not None else 0
 
 
-def _steps(capture: Capture) -> tuple[Step, ...]:
-    found = generation_of(capture)
-    return () if found is None else found.steps
-
-
 def _step_sentence(step: Step, capture: Capture) -> str:
-    plain, steps = step.uncompiled_ns, _steps(capture)
+    plain = step.uncompiled_ns
     if step.role == "python":
-        share = percent(step.ns / max(sum(other.ns for other in steps), 1))
+        share = percent(step.ns / max(sum(other.ns for other in capture.steps), 1))
         without = f" (eager {time_from_ns(plain)})" if plain is not None else ""
         return f"Python of generate around the model: {time_from_ns(step.ns)}, {share} of a call{without}"
     many = counted(step.calls, "step") if step.role == "decode" else counted(step.tokens, _unit(step))
@@ -181,11 +176,8 @@ def _cache_sentence(cache: Cache) -> str:
 
 def decode_words(capture: Capture) -> str:
     """Say how fast decoding is, with PyTorch's figure if there is one; empty where it was not measured."""
-    steps = _steps(capture)
-    step = next((step for step in steps if step.role == "decode"), None)
-    if step is None:
-        return ""
-    return f"decode {_rates(step)}"
+    step = next((step for step in capture.steps if step.role == "decode"), None)
+    return "" if step is None else f"decode {_rates(step)}"
 
 
 def trial_words(row: Any) -> str:  # noqa: ANN401 - of the frame of `ortlens.tune`

@@ -60,11 +60,6 @@ class SharedBlob(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         self.users: set[object] = set()
 
 
-def hold_code(user: object) -> SharedBlob:
-    """Hold the explorer's code for a user of it until `release`; all users share one model."""
-    return _hold(code(), user)
-
-
 def hold_capture(capture: Capture, user: object, hints: Hints = SAVED) -> SharedBlob:
     """Hold a packed capture for a user of it until `release`; equal snapshots are packed and sent once."""
     snapshot = replace(capture, created="")  # those of a lens that saw nothing new differ in their time alone
@@ -168,7 +163,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _hold(self) -> dict[str, str]:
         """Have the browser hold what is shown, once for all views of the same."""
-        data, bundle = hold_capture(self._capture, self, self._hints), hold_code(self)
+        data, bundle = hold_capture(self._capture, self, self._hints), _hold(code(), self)
         self._packed: bytes = data.content
         return {"_digest": bundle.digest, "_code": bundle.model_id, "_data": data.model_id}
 

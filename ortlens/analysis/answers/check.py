@@ -170,8 +170,7 @@ def _abs_err(capture: Capture) -> _Found:
     known = [row for row in capture.numerics if row.max_abs is not None or row.ok is not None]
     if not known:
         return _Found(None, unknown="no value could be compared" if capture.numerics else "the results were not verified")
-    sizes = [math.inf if _differs_otherwise(row) else row.max_abs or 0.0 for row in known]
-    sizes = [math.inf if math.isnan(size) else size for size in sizes]
+    sizes = [math.inf if _differs_otherwise(row) or math.isnan(row.max_abs or 0.0) else row.max_abs or 0.0 for row in known]
     worst = max(range(len(known)), key=sizes.__getitem__)
     left = sum(row.left_out for row in capture.numerics)
     why = f"{counted(left, 'value was', 'values were')} not compared, because the time of verify was over" if left else ""
@@ -224,7 +223,7 @@ _RULES: Mapping[LimitName, Callable[[Capture], _Found]] = {
 def _against(result: Compared) -> Iterator[VerdictRow]:
     """Yield what got worse since the baseline, by kind; results only where the baseline verified them."""
     for kind, subject in _KINDS:
-        worse = [row for row in result.worse if row.kind == kind]
+        worse = [row for row in result.changes if row.kind == kind and row.effect == "worse"]
         missing = kind == "result" and not any(row.ok is not None for row in result.after.numerics)
         if kind == "result" and not any(row.ok is not None for row in result.before.numerics):
             continue

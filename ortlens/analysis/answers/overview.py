@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ortlens.analysis.answers.verdict import numbers_of
 from ortlens.analysis.costs import FallbackGroup, SlowLine, fallback_groups, slow_lines
@@ -46,9 +46,6 @@ from ortlens.analysis.timing import (
     slowest_sessions,
 )
 from ortlens.trace.records import Break, Capture, Finding, Graph, ProcessStatus, PythonFrame, Recompile, column, optional
-
-if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,17 +268,14 @@ def key_figures(capture: Capture) -> dict[str, float]:
     """
     coverage, call, pace = coverage_of(capture), measured_call(capture), call_pace(capture)
     severities = [finding.severity for finding in findings_of(capture)]
+    known = figures_of(capture)
     figures: dict[str, float | None] = {
         "graphs": compilation_count(capture),
-        "breaks": len(capture.breaks),
-        "recompiles": len(own_recompiles(capture)),
-        "skipped": len(given_up(capture)),
-        "partitions": coverage.partition_count,
+        **{name: known[name] for name in ("breaks", "recompiles", "skipped", "partitions")},
         "sessions": len(capture.sessions),
         "nodes": coverage.node_count,
         "nodes_in_ort": coverage.ort_node_count,
-        "coverage": coverage.share,
-        "compile_ns": compile_total_ns(capture),
+        **{name: known[name] for name in ("coverage", "compile_ns")},
         "errors": severities.count("error"),
         "warnings": severities.count("warning"),
     }

@@ -64,19 +64,9 @@ class Compared:
         return kernel_times(self)
 
     @property
-    def slower(self) -> tuple[Timing, ...]:
-        """What takes longer outside the noise."""
-        return tuple(row for row in self.timings if row.verdict == "slower")
-
-    @property
-    def worse(self) -> tuple[Change, ...]:
-        """Changes for the worse."""
-        return tuple(row for row in self.changes if row.effect == "worse")
-
-    @property
     def is_worse(self) -> bool:
         """Whether anything got worse or slower."""
-        return bool(self.worse or self.slower)
+        return any(row.effect == "worse" for row in self.changes) or any(row.verdict == "slower" for row in self.timings)
 
 
 def compared(before: Capture, after: Capture) -> Compared:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.index import graph_by_partition, grouped, kernels_by_session
+from ortlens.analysis.index import graph_by_partition, grouped, kernels_by_session, parts_of
 from ortlens.analysis.onnx_model import own_nodes
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
@@ -74,7 +74,8 @@ class Measured:
         profiled = kernels_by_session(capture)
         self._names: dict[int, list[str]] = {}
         self._fused: set[int] = set()
-        self._makers, graphs = _makers(capture), graph_by_partition(capture)
+        self._makers = grouped(((node.partition_id or "", name), node.node) for node in capture.nodes for name in node.onnx_nodes)
+        graphs = graph_by_partition(capture)
         seen: set[str] = set()
         for session in capture.sessions:  # one of each partition: those for other sizes would count an operator twice
             partition, kernels = session.partition_id, profiled.get(session.session_id)
@@ -100,21 +101,12 @@ class Measured:
         """List the nodes that a kernel computes, the one that its time is charged to first; without those that others may compute."""
         return self._names[id(kernel)]
 
-    def charged(self, name: str) -> list[Kernel]:
-        """Return the kernels whose time is charged to a node."""
-        return [kernel for kernel in self.kernels.get(name, ()) if self.names(kernel)[0] == name]
-
     def ns(self, name: str) -> int | None:
         """Return the time that is charged to a node: of its kernels, or in PyTorch; None where it is not known."""
-        kernels = self.charged(name)
+        kernels = [kernel for kernel in self.kernels.get(name, ()) if self.names(kernel)[0] == name]
         if kernels:
             return sum(kernel.mean_ns or 0 for kernel in kernels)
         return round(self.torch_ns[name]) if name in self.torch_ns else None
-
-
-def _makers(capture: Capture) -> dict[tuple[str, str], list[str]]:
-    """Map the ONNX nodes of each partition to FX nodes."""
-    return grouped(((node.partition_id or "", name), node.node) for node in capture.nodes for name in node.onnx_nodes)
 
 
 def before_name(row: AlignedOperator) -> str | None:
@@ -127,22 +119,14 @@ def after_name(row: AlignedOperator) -> str | None:
     return None if row.after_node is None else f"{row.after_graph}:{row.after_node}"
 
 
-def _members(operators: tuple[AlignedOperator, ...], before: Measured, after: Measured) -> Iterator[list[int]]:
-    """Yield groups of operators that a kernel of either capture computes together, by index."""
-    parent = list(range(len(operators)))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
+def _members(operators: tuple[AlignedOperator, ...], before: Measured, after: Measured) -> list[list[int]]:
+    """Gather the operators that a kernel of either capture computes together, by index."""
+    together: list[tuple[int, int]] = []
     for side, name_of in ((before, before_name), (after, after_name)):
         first: dict[int, int] = {}
         for index, row in enumerate(operators):
-            for kernel in side.kernels.get(name_of(row) or "", ()):
-                parent[root(index)] = root(first.setdefault(id(kernel), index))
-    yield from grouped((root(index), index) for index in range(len(operators))).values()
+            together += [(first.setdefault(id(kernel), index), index) for kernel in side.kernels.get(name_of(row) or "", ())]
+    return parts_of(range(len(operators)), together)
 
 
 def _row(rows: list[AlignedOperator], before: Measured, after: Measured, timings: Iterable[Timing]) -> KernelTime | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.costs import splitting_costs
 from ortlens.analysis.coverage import compiled_graphs
-from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import partitions_by_graph
 from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.guards import user_name
@@ -18,10 +18,9 @@ from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, call_pace, loss_of_cal
 from ortlens.units import time_from_ns, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from ortlens.analysis.ledger import LedgerTotals
-    from ortlens.analysis.problems.slower import Cause
     from ortlens.analysis.speed import Pace
     from ortlens.trace.records import Capture, Graph, LedgerPartName
 
@@ -62,17 +61,17 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
         return
     totals, part = slow.totals, slow.part
     takes, todo = _PARTS[part]
-    cause = _cause_within(capture, totals.graph_ids) if part == "run" else None
+    parts = [part.partition_id for graph_id in totals.graph_ids for part in partitions_by_graph(capture).get(graph_id, [])]
+    cause = cause_of(capture, parts) if part == "run" else None
     node = cause.node if cause is not None else None
     if node is not None and capture.kernels:  # they were found
         todo = "Write that line with other operators"
     what_to_do = remedy(f"{todo}; or leave the function uncompiled.")
     gain = slow.unexplained_ns  # leaving it uncompiled saves that, and what has prices of its own
-    is_in_vain = not any(partitions_by_graph(capture).get(graph_id) for graph_id in totals.graph_ids)
     graph = _graph_of(capture, totals)
     if cause is not None and cause.remedy:
         what_to_do, gain = remedy(cause.remedy), min(gain, slow.part_ns)  # of which some may remain
-    elif is_in_vain:
+    elif not parts:  # it is compiled in vain
         what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
     elif part == "guards" and graph is not None and capture.figures.freeze_call and is_costly_to_enter(capture):
         what_to_do, gain = _freeze(capture), capture.figures.freeze_gain_ns or slow.part_ns
@@ -90,7 +89,7 @@ def slower_call(capture: Capture) -> Iterator[Problem]:
         + (_why_not_frozen(capture) if part == "guards" else ""),
         **what_to_do,
         gain_ns=gain,
-        measured=is_in_vain,
+        measured=not parts,
     )
 
 
@@ -279,13 +278,3 @@ def is_costly_to_enter(capture: Capture) -> bool:
         return False
     phases = [graph.phase for graph in compiled_graphs(capture) if graph.graph_id == totals.graph_ids[0]]
     return phases == ["inference"] and totals.share.get("guards", 0.0) >= MUCH
-
-
-def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:
-    """Find why ONNX Runtime takes long in some graphs; None where their nodes are not known."""
-    parts, nodes, sessions = partitions_by_graph(capture), nodes_by_partition(capture), sessions_by_partition(capture)
-    inside = [part.partition_id for graph_id in graph_ids for part in parts.get(graph_id, [])]
-    members = [node for partition_id in inside for node in nodes.get(partition_id, [])]
-    if not members:
-        return None
-    return cause_of(capture, members, [row.session_id for partition_id in inside for row in sessions.get(partition_id, [])])

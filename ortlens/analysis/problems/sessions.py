@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.costs import ENOUGH_CALLS, entries_per_call, sessions_and_graphs
-from ortlens.analysis.coverage import compiled_graphs
-from ortlens.analysis.index import partitions_by_graph, sessions_by_partition
+from ortlens.analysis.coverage import compiled_graphs, current_ids
 from ortlens.analysis.ledger import measured_call
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.problems.catalogue import remedy
@@ -158,27 +157,21 @@ _UNBROKEN = f"Remove the graph break that gives each of these modules a frame of
 )
 def unfrozen_weights(capture: Capture) -> Iterator[Problem]:
     """Report inference partitions whose weights are inputs."""
-    sessions, partitions = sessions_by_partition(capture), partitions_by_graph(capture)
-    for graph in compiled_graphs(capture):
-        if graph.phase != "inference":
+    for partition_id, own, part, graph in sessions_and_graphs(capture):
+        if part is None or graph is None or graph.graph_id not in current_ids(capture) or graph.phase != "inference":
             continue
-        for part in partitions.get(graph.graph_id, []):
-            own = sessions.get(part.partition_id, [])
-            latest = own[-1:]
-            weights = part.weight_bytes or 0
-            frozen = latest[0].frozen_bytes if latest else None
-            weights -= (latest[0].table_bytes or 0) if latest else 0
-            changed = any(session.cause == "weights" for session in own)
-            if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights or changed:
-                continue
-            yield unfrozen_weights.problem(
-                graph,
-                subject=part.partition_id,
-                title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
-                evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {latest[0].session_id}; "
-                "freezing is off, or they could not be watched (made in inference mode, on a GPU)",
-                **remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
-            )
+        frozen, weights = own[-1].frozen_bytes, (part.weight_bytes or 0) - (own[-1].table_bytes or 0)
+        changed = any(session.cause == "weights" for session in own)
+        if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights or changed:
+            continue
+        yield unfrozen_weights.problem(
+            graph,
+            subject=partition_id,
+            title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {partition_id}, not constants",
+            evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {own[-1].session_id}; "
+            "freezing is off, or they could not be watched (made in inference mode, on a GPU)",
+            **remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
+        )
 
 
 @rule(

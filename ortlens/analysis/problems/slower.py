@@ -41,11 +41,15 @@ class Cause:
     stays: bool = False  # whether that stays in PyTorch
 
 
-def cause_of(capture: Capture, nodes: Sequence[Node], session_ids: Iterable[str]) -> Cause:
-    """Find what takes the time of some nodes: by their kernels where they were profiled, else by what their model contains."""
-    wanted = frozenset(session_ids)
+def cause_of(capture: Capture, partition_ids: Sequence[str]) -> Cause | None:
+    """Find what takes the time of some partitions: by their kernels where they were profiled, else by what their models contain.
+
+    None where their nodes are not known.
+    """
+    nodes = [node for name in partition_ids for node in nodes_by_partition(capture).get(name, [])]
+    wanted = {session.session_id for name in partition_ids for session in sessions_by_partition(capture).get(name, [])}
     kernels = [kernel for kernel in capture.kernels if kernel.session_id in wanted]
-    return _profiled(nodes, kernels) if kernels else _by_contents(nodes)
+    return None if not nodes else _profiled(nodes, kernels) if kernels else _by_contents(nodes)
 
 
 def loops(nodes: Iterable[Node]) -> list[Node]:
@@ -109,24 +113,22 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
         f"{percent(ns / total)} of its time in ONNX Runtime goes into "
         f"{node.target if node else most or 'kernels without an origin'} ({named}){times}"
     )
-    known = None if node is None or ns < _MUCH * total else _known(node)
+    known = None if node is None or ns < _MUCH * total else _known([node], node.inputs)
     return Cause(text=f"{text}: {known.text}" if known else text, remedy=known.remedy if known else "", node=node)
 
 
-def _known(node: Node) -> Cause | None:
-    if loops([node]):
-        return Cause(text=loop_text(node), remedy=LOOP_REMEDY, node=node)
-    if state_writes([node], node.inputs):
-        return Cause(text=state_text([node]), remedy=STATE_REMEDY, node=node)
+def _known(nodes: Sequence[Node], inputs: Iterable[str]) -> Cause | None:
+    if looping := loops(nodes):
+        return Cause(text=loop_text(looping[0]), remedy=LOOP_REMEDY, node=looping[0])
+    if writing := state_writes(nodes, inputs):
+        return Cause(text=state_text(writing), remedy=STATE_REMEDY, node=writing[0])
     return None
 
 
 def _by_contents(nodes: Sequence[Node]) -> Cause:
-    if looping := loops(nodes):
-        return Cause(text=loop_text(looping[0]), remedy=LOOP_REMEDY, node=looping[0])
     made = {node.node for node in nodes}
-    if writing := state_writes(nodes, {name for node in nodes for name in node.inputs} - made):
-        return Cause(text=state_text(writing), remedy=STATE_REMEDY, node=writing[0])
+    if known := _known(nodes, {name for node in nodes for name in node.inputs} - made):
+        return known
     scattering = [node for node in nodes if any(op.startswith("Scatter") for op in node.onnx_ops)]
     if scattering:
         worst = max(scattering, key=lambda node: node.bytes or 0)
@@ -205,23 +207,18 @@ def slower_than_torch(capture: Capture) -> Iterator[Problem]:
 
 
 def _slow_parts(capture: Capture) -> Iterator[_Slow]:
-    entries, parts = entries_per_call(capture), partitions_by_graph(capture)
-    sessions, nodes = sessions_by_partition(capture), nodes_by_partition(capture)
+    entries, nodes = entries_per_call(capture), nodes_by_partition(capture)
     for graph in compiled_graphs(capture):
-        often = entries.get(graph.graph_id, 0.0)
-        slow = [part for part in parts.get(graph.graph_id, []) if _is_slow(part) and nodes.get(part.partition_id)]
+        often, parts = entries.get(graph.graph_id, 0.0), partitions_by_graph(capture).get(graph.graph_id, [])
+        slow = [part for part in parts if _is_slow(part) and part.partition_id in nodes]
         lost = sum((part.ort_ns or 0) - (part.torch_ns or 0) for part in slow)
         whole = (graph.ort_ns or 0) - (graph.torch_ns or 0)
-        if _is_slow(graph) and lost < _MOST * whole:
-            members = [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]
-            running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
-            if members:
-                cause = (_beside(capture, graph) if lost < _HALF * whole else None) or cause_of(capture, members, running)
-                yield _Slow(graph, graph, graph.graph_id, often, cause, _times_of_call(capture, graph))
-            continue
-        for part in slow:
-            running = [session.session_id for session in sessions.get(part.partition_id, [])]
-            yield _Slow(graph, part, part.partition_id, often, cause_of(capture, nodes[part.partition_id], running))
+        if not _is_slow(graph) or lost >= _MOST * whole:
+            causes = ((part, cause_of(capture, [part.partition_id])) for part in slow)
+            yield from (_Slow(graph, part, part.partition_id, often, cause) for part, cause in causes if cause is not None)
+        elif (cause := cause_of(capture, [part.partition_id for part in parts])) is not None:
+            beside = _beside(capture, graph) if lost < _HALF * whole else None
+            yield _Slow(graph, graph, graph.graph_id, often, beside or cause, _times_of_call(capture, graph))
 
 
 def _times_of_call(capture: Capture, graph: Graph) -> tuple[int, int]:

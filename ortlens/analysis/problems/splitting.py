@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from ortlens.analysis.costs import FallbackGroup
-    from ortlens.analysis.problems.catalogue import Advice
-    from ortlens.analysis.problems.problem import Problem, ProblemRule
-    from ortlens.trace.records import Capture, PythonFrame
+    from ortlens.analysis.problems.problem import ProblemRule
+    from ortlens.trace.records import Capture
 
 
 _LIMIT = re.compile(r"recompile[_ ]limit|cache_size_limit", re.IGNORECASE)
@@ -59,7 +58,8 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
         traits = {
             "gave_up": is_limit(item.reason),
             "guarded": bool(item.overhead_ns),
-            "function": _is_much(frame, capture),
+            "function": frame is not None
+            and (frame.operators is None or frame.operators >= MUCH * (coverage_of(capture).operator_count or 0)),
             "behind": library_called(item) is not None,
         }
         words = worded(advice) if advice is not None else {"mitigation": hint, "settings": settings_of_hint(hint)}
@@ -77,11 +77,6 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
             **words,
         )
         yield _cause(item.reason, advice), found
-
-
-def _is_much(frame: PythonFrame | None, capture: Capture) -> bool:
-    """Tell whether a function that was given up has a notable share of the operators of a call, as far as they were counted."""
-    return frame is not None and (frame.operators is None or frame.operators >= MUCH * (coverage_of(capture).operator_count or 0))
 
 
 @rule(
