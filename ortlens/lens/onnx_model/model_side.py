@@ -39,7 +39,7 @@ _SCALE_OF_RESULT = {
 """Where the scale of its result is among the inputs of an operator; for others it is the fourth."""
 
 _WITHOUT_ARRAY = (onnx.TensorProto.BFLOAT16, onnx.TensorProto.STRING)  # types of values that are not compared
-_LIMIT = 300  # characters of ONNX Runtime's own text
+_LIMIT = 600  # characters of ONNX Runtime's own text
 
 
 def is_quantised(node: onnx.NodeProto) -> bool:
@@ -51,7 +51,7 @@ def is_quantised(node: onnx.NodeProto) -> bool:
 class Scale:
     """How quantised values stand for numbers: `(value - zero) * scale`, both shaped to apply to the whole value."""
 
-    name: str
+    names: tuple[str, ...]  # of the scale, and of the zero if there is one
     scale: np.ndarray[Any, Any]
     zero: np.ndarray[Any, Any]
 
@@ -97,9 +97,12 @@ class ModelSide:
 
     @cached_property
     def _tensors(self) -> dict[str, onnx.TensorProto]:
-        constants = (node for node in self._model.graph.node if node.op_type == "Constant")
-        found = {node.output[0]: item.t for node in constants for item in node.attribute if item.name == "value"}
-        return found | {tensor.name: tensor for tensor in self._model.graph.initializer}
+        return self._constants | {tensor.name: tensor for tensor in self._model.graph.initializer}
+
+    @cached_property
+    def _constants(self) -> dict[str, onnx.TensorProto]:
+        nodes = (node for node in self._model.graph.node if node.op_type == "Constant")
+        return {node.output[0]: item.t for node in nodes for item in node.attribute if item.name == "value"}
 
     def constant(self, name: str) -> np.ndarray[Any, Any] | None:
         """Read a constant of the file; None if there is none of that name, or numpy has no such type."""
@@ -172,6 +175,43 @@ class ModelSide:
         read = {name: value for name, value in {**self.feed, **given}.items() if name in wanted}
         return part_of(self._model, kept, read, [_own(name, given) for name in names]), read
 
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Copy the nodes of the model."""
+        made = onnx.GraphProto()
+        made.node.extend(self._model.graph.node)
+        return list(made.node)
+
+    def name_elsewhere(self, name: str, place: str) -> str:
+        """Name a value in another model: a weight alike in all places."""
+        return name and (f"//theirs/{name}" if name in self._tensors and name not in self._constants else f"//theirs/{place}/{name}")
+
+    def conversion(self, name: str, numbers: str, other: ModelSide, partner: str, *, back: bool = False) -> list[onnx.NodeProto]:
+        """Make the nodes that compute `numbers`, as the other model has its value, from a value of this one; or the way back."""
+        scale = self.scale_of(name) if self.dtypes[name].name in _QUANTISED else None
+        ends, side, value = (numbers, name)[:: -1 if not back else 1], self if back else other, name if back else partner
+        shape = onnx.helper.make_node("Constant", [], [f"{ends[1]}/shape"], value_ints=side.shapes[value])
+        same = self.shapes[name] == other.shapes[partner]
+        middle = ends[1] if same else f"{ends[1]}/flat"
+        if scale is not None:
+            made = onnx.helper.make_node("QuantizeLinear" if back else "DequantizeLinear", [ends[0], *scale.names], [middle])
+        elif self.dtypes[name] == other.dtypes[partner]:
+            made = onnx.helper.make_node("Identity", [ends[0]], [middle])
+        else:
+            made = onnx.helper.make_node("Cast", [ends[0]], [middle], to=onnx.helper.np_dtype_to_tensor_dtype(side.dtypes[value]))
+        return [made] if same else [made, shape, onnx.helper.make_node("Reshape", [middle, f"{ends[1]}/shape"], [ends[1]])]
+
+    def outputs(self, nodes: Sequence[onnx.NodeProto], other: ModelSide) -> dict[str, np.ndarray[Any, Any]]:
+        """Compute the outputs, with rewrites, where these nodes are those of the model; they also read weights of the other one."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        del model.graph.node[:], model.graph.value_info[:]
+        model.graph.node.extend(nodes)
+        for tensor in other._model.graph.initializer:
+            model.graph.initializer.add().CopyFrom(tensor)
+            model.graph.initializer[-1].name = other.name_elsewhere(tensor.name, "")
+        results = self._run(model, self.feed, rewrites=True)
+        return {name: value.numpy() for name, value in zip(self.graph.outputs, results, strict=True)}
+
     def is_number(self, name: str) -> bool:
         """Whether it is known which numbers a value that was computed stands for: not where a call chooses its scale, nor in NCHWc."""
         node = self.graph.makers.get(name)
@@ -214,4 +254,8 @@ class ModelSide:
                 return None
             shape = [1] * len(held.dims)
             shape[axis] = scale.size
-        return Scale(name=node.input[place], scale=scale.astype(np.float64).reshape(shape), zero=zero.astype(np.float64).reshape(shape))
+        return Scale(
+            names=tuple(node.input[place : place + 2]),
+            scale=scale.astype(np.float64).reshape(shape),
+            zero=zero.astype(np.float64).reshape(shape),
+        )

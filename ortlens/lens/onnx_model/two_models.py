@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import torch
 
+from ortlens.backend.basis.node_provenance import used_nodes
 from ortlens.lens.onnx_model.model_side import is_quantised
 from ortlens.lens.onnx_model.pairing import ACTIVATIONS, PASSIVE, Pairs, sketch
 from ortlens.lens.verify.compare_values import Tolerances, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import onnx
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from ortlens.lens.onnx_model.model_side import ModelSide, Scale
     from ortlens.lens.onnx_model.pairing import ValuePair
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _GROUP = 128  # values that are computed at a time
 _DEFAULTS = Tolerances()
+_NUMBERS = "//numbers"  # at the end of a value's name: as the reference computes it
 _EIGHT_BITS = ("int8", "uint8")
 
 
@@ -134,7 +135,7 @@ class TwoModels:
             own=distances[1],
             narrow="nodes_to_exclude" if quantised else "node_block_list" if narrower else "",
             reach=float(np.max(np.abs(reference.astype(np.float64)), initial=0.0)),
-            scale=scale.name if scale is not None else "",
+            scale=scale.names[0] if scale is not None else "",
             covers=_covered(scale, dtype, reference) if scale is not None and dtype is not None and dtype.name in _EIGHT_BITS else None,
             overflows=bool(np.isinf(own.astype(np.float64)).any() and np.isfinite(reference).all()) if own.dtype.kind == "f" else False,
         )
@@ -142,26 +143,41 @@ class TwoModels:
     def outputs(self, kept: Sequence[ComparedValue] = ()) -> dict[str, np.ndarray[Any, Any]]:
         """Compute the outputs of the examined model, with the reference's part in place of each that computes one of these values.
 
-        It is done as by a quantiser that leaves nodes out: they pass numbers to each other and to the outputs, and read what is quantised
-        for others as these do.
+        The model is made as by a quantiser that leaves nodes out: they pass numbers to each other and to the outputs, and read what is
+        quantised for others as these do. ONNX Runtime then rewrites it as it would that one.
         """
-        model, reference, given = self._model, self._reference, dict[str, Any]()
-        numbers: dict[str, np.ndarray[Any, Any]] = {}
-        own = {each.value for each in kept}
-        others = frozenset[str]().union(*(model.graph.sources(value, self._partner) for value in self._partner.keys() - own))
-        for each in kept:
-            before = model.graph.sources(each.value, self._partner)
-            read = {
-                name: model.graph.dequantised(name) if name in others else name for name in before if name in others or name not in numbers
-            }
-            ours = model.values(list(read.values()), given, rewrites=True)
-            ours = {name: model.real(read[name], ours[read[name]]) if name in read else numbers[name] for name in before}
-            theirs = {self._partner[name]: reference.stored(self._partner[name], value) for name, value in ours.items()}
-            numbers[each.value] = reference.real(each.reference, reference.values([each.reference], theirs)[each.reference])
-            given[each.value] = model.stored(each.value, numbers[each.value])
-        roots = {name: model.graph.root(name) for name in model.graph.outputs}
-        made = model.values([name for name, root in roots.items() if root not in numbers], given, rewrites=True)
-        return {name: numbers[root] if root in numbers else model.real(name, made[name]) for name, root in roots.items()}
+        model, own = self._model, {each.value: each.reference for each in kept}
+        others = frozenset[str]().union(*(model.graph.sources(value, self._partner) for value in self._partner.keys() - own.keys()))
+        ends = {name: root for name in model.graph.outputs if (root := model.graph.root(name)) in own and root != name}
+        nodes: list[onnx.NodeProto] = []
+        for node in model.nodes():
+            for value in own.keys() & node.output:
+                nodes += self._part(value, own, others)
+            nodes += [onnx.helper.make_node("Identity", [f"{ends[name]}{_NUMBERS}"], [name]) for name in ends.keys() & node.output]
+            node.output[:] = [f"{name}//own" if name in own or name in ends else name for name in node.output]
+            nodes.append(node)
+        made = model.outputs(nodes, self._reference)
+        return {name: value if name in ends else model.real(name, value) for name, value in made.items()}
+
+    def _part(self, value: str, own: Mapping[str, str], others: Container[str]) -> list[onnx.NodeProto]:
+        """Copy the reference's nodes that compute a value from the values that the examined model has before it."""
+        model, reference = self._model, self._reference
+        names, nodes = dict[str, str](), list[onnx.NodeProto]()
+        for source in model.graph.sources(value, self._partner):
+            if source in own and source not in others:
+                names[self._partner[source]] = f"{source}{_NUMBERS}"
+                continue
+            read = model.graph.dequantised(source) if source in others else source
+            names[self._partner[source]] = f"{value}{_NUMBERS}/{source}"
+            nodes += model.conversion(read, f"{value}{_NUMBERS}/{source}", reference, self._partner[source])
+        wanted = {own[value]}
+        for node in used_nodes([each for each in reference.nodes() if not names.keys() & each.output], wanted):
+            node.input[:] = [names.get(name) or reference.name_elsewhere(name, value) for name in node.input]
+            node.output[:] = [reference.name_elsewhere(name, value) for name in node.output]
+            node.name = ""  # another node may have it
+            nodes.append(node)
+        nodes.append(onnx.helper.make_node("Identity", [reference.name_elsewhere(own[value], value)], [f"{value}{_NUMBERS}"]))
+        return [*nodes, *model.conversion(value, f"{value}{_NUMBERS}", reference, own[value], back=True)]
 
     def nodes_of(self, compared: ComparedValue) -> list[str]:
         """Name the reference's nodes that compute a value, with the activation after them, which a quantiser merges into them."""
