@@ -10,10 +10,10 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import torch
 
 
 class ElementType(NamedTuple):
@@ -26,8 +26,6 @@ class ElementType(NamedTuple):
 @functools.cache
 def element_types() -> dict[torch.dtype, ElementType]:
     """Map the dtypes that PyTorch and ONNX Runtime store alike to the numbers of `TensorProto.DataType` and short names."""
-    import torch
-
     return {
         torch.float32: ElementType(1, "f32"),
         torch.uint8: ElementType(2, "u8"),
@@ -47,8 +45,6 @@ def element_types() -> dict[torch.dtype, ElementType]:
 
 def fits(number: float, dtype: torch.dtype) -> bool:
     """Tell whether an element type holds a number, so that PyTorch converts it; floats hold infinity and NaN."""
-    import torch
-
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
 

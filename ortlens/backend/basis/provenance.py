@@ -12,14 +12,13 @@ import re
 import sysconfig
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from ortlens import _torch
 from ortlens._shell import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
-    import torch.fx
 
 
 _ROOMS = ("backend", "cli", "job", "lens", "magic")
@@ -196,8 +195,6 @@ def target_name(node: torch.fx.Node) -> str:
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in a value that is a tensor, None, a number or a nest of sequences."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -237,8 +234,6 @@ def node_flops(node: torch.fx.Node) -> int:
 
 def _concrete(value: Any) -> Any:
     """Make meta tensors with hints instead of symbols: the formulas multiply sizes and must not add guards."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         return torch.empty([_torch.size_hint(d) for d in value.shape], dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
@@ -277,8 +272,6 @@ def attribute_of(node: torch.fx.Node) -> object:
 
 def needs_gradient(inputs: Sequence[Any]) -> bool:
     """Tell whether calls are part of a training step: gradients are enabled and some input requires one."""
-    import torch
-
     return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
