@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import onnx_ir.tensor_adapters
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._process import with_value

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
-import torch.fx
 from torch.fx.node import map_aggregate
 
 from ortlens import _torch

@@ -17,7 +17,6 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.tensor_adapters
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._shell import progress

@@ -14,7 +14,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens.backend.basis.memory_order import inverse_order, last_place, may_overlap_itself, order_from_strides
 from ortlens.backend.basis.provenance import call_like

@@ -13,7 +13,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis import dtypes, provenance

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxruntime
 import torch
-import torch.fx
 
 from ortlens import _ort
 from ortlens._process import at_cost

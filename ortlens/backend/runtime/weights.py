@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import onnx
 import torch
-import torch.fx
 
 from ortlens import _ort, _torch
 from ortlens.backend.basis.memory_order import raw_bytes, span
