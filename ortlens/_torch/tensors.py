@@ -45,6 +45,16 @@ def scaled_term(value: object) -> tuple[object, int, int] | None:
     return (term, int(offset), int(factor)) if whole and not term.is_Add else None
 
 
+def term_sources(pairs: Iterable[tuple[str, object]]) -> dict[Any, str]:
+    """Map each symbol, or term such as `s0 // 2`, to the source of its value, from sources of numbers that hold it, scaled or in a sum."""
+    sources: dict[Any, str] = {}
+    for text, size in pairs:
+        if (scaled := scaled_term(size)) is not None:
+            term, offset, factor = scaled
+            sources.setdefault(term, text if (offset, factor) == (0, 1) else f"(({text} - {offset}) // {factor})")
+    return sources
+
+
 def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
     """Return the Python expression of a size over terms whose values are known; it evaluates with `math` in scope.
 

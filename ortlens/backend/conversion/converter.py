@@ -110,7 +110,7 @@ class _Converter:
         value = self._recorder.symbolic(node.name)
         set_type(value, tensor)
         if _torch.is_fake(tensor):  # in a dry run: the model is never serialised
-            dtype = ir.DataType(dtypes.element_types()[tensor.dtype].onnx)
+            dtype = ir.DataType(dtypes.ELEMENT_TYPES[tensor.dtype].onnx)
             value.const_value = ir.ExternalTensor("absent", 0, 0, dtype, shape=ir.Shape(tensor.shape), name=node.name)
         else:
             value.const_value = ir.tensor_adapters.TorchTensor(tensor.detach().cpu().contiguous(), name=node.name)
@@ -139,7 +139,7 @@ class _Converter:
         if "dtype" in kwargs and kwargs["dtype"] is None:
             kwargs["dtype"] = -1  # the default of onnxscript's functions
         if _takes_another_default(node) and kwargs.get("dtype", -1) == -1:
-            kwargs["dtype"] = ir.DataType(dtypes.element_types()[node.meta["val"].dtype].onnx)
+            kwargs["dtype"] = ir.DataType(dtypes.ELEMENT_TYPES[node.meta["val"].dtype].onnx)
         with with_value(basics.device_type, _device_type(node)):
             outputs, nodes, functions = self._recorder.call(function, args, kwargs)
         if not isinstance(outputs, Sequence) and len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1:
@@ -181,7 +181,7 @@ class _Converter:
         if isinstance(arg, (list, tuple)):
             return [self._argument(item, rounds=rounds) for item in arg]
         if isinstance(arg, torch.dtype):
-            return ir.DataType(dtypes.element_types()[arg].onnx)
+            return ir.DataType(dtypes.ELEMENT_TYPES[arg].onnx)
         if isinstance(arg, (torch.device, torch.memory_format, torch.layout)):
             return str(arg)
         return arg
@@ -253,7 +253,7 @@ def _name_nodes(nodes: Iterable[ir.Node], owner: str, *, origin: str) -> None:
 def set_type(value: ir.Value, meta: Any) -> None:
     """Set the element type and shape of an ONNX value from a fake value; symbolic sizes become named dimensions."""
     if isinstance(meta, torch.Tensor):
-        value.dtype = ir.DataType(dtypes.element_types()[meta.dtype].onnx)
+        value.dtype = ir.DataType(dtypes.ELEMENT_TYPES[meta.dtype].onnx)
         sizes = (size if isinstance(size, int) else size.node.expr for size in meta.shape)
         value.shape = ir.Shape([int(size) if isinstance(size, int) or size.is_number else str(size) for size in sizes])
     elif isinstance(meta, (bool, torch.SymBool)):
