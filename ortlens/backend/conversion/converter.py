@@ -94,9 +94,8 @@ class _Converter:
         _torch.add_opset_imports(self.model)
 
     def _placeholder(self, node: torch.fx.Node) -> None:
-        value = self._recorder.symbolic(node.name)
         given = node.meta.get(upcasting.GIVEN)
-        set_type(value, node.meta["val"] if given is None else given)
+        value = self._typed(node.name, node.meta["val"] if given is None else given)
         self._values[node.name] = value if given is None else self._cast(value, torch.float32, node.name, "in")
         self.model.graph.inputs.append(value)
 
@@ -107,8 +106,7 @@ class _Converter:
 
     def _constant(self, node: torch.fx.Node) -> None:
         tensor = upcasting.wide_value(getattr(self._module, str(node.target)), self._narrow)
-        value = self._recorder.symbolic(node.name)
-        set_type(value, tensor)
+        value = self._typed(node.name, tensor)
         if _torch.is_fake(tensor):  # in a dry run: the model is never serialised
             dtype = ir.DataType(dtypes.ELEMENT_TYPES[tensor.dtype].onnx)
             value.const_value = ir.ExternalTensor("absent", 0, 0, dtype, shape=ir.Shape(tensor.shape), name=node.name)
@@ -204,9 +202,9 @@ class _Converter:
         return self._typed(node.name, value)
 
     def _typed(self, name: str, value: Any) -> ir.Value:
-        stand_in = self._recorder.symbolic(name)
-        set_type(stand_in, value)
-        return stand_in
+        made = self._recorder.symbolic(name)
+        set_type(made, value)
+        return made
 
     def _outputs(self, node: torch.fx.Node) -> None:
         sources: Any = node.args[0]  # a partition returns a tuple of nodes
