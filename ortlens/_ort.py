@@ -431,7 +431,6 @@ def assignments(session: onnxruntime.InferenceSession) -> tuple[Assignment, ...]
 
 
 _WEIGHTS_FILE = "weights.bin"
-_FATAL = 4  # a severity
 _WATCHED = {
     "session.optimized_model_external_initializers_file_name": _WEIGHTS_FILE,
     "session.optimized_model_external_initializers_min_size_in_bytes": "1024",

@@ -1,7 +1,7 @@
 """The only package of ortlens that uses private names of torch.
 
 Each entry gives its place in torch 2.13 and the reason why no public name does, so that a new version of torch is checked here and
-nowhere else. torch is imported on first use: `import ortlens` stays light.
+nowhere else. torch is imported with it; what torch itself imports late, and ONNX Script, on first use.
 
 | what | torch 2.13 | why private |
 | --- | --- | --- |
@@ -22,7 +22,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | shapes that depend on data for some arguments | `torch/_subclasses/fake_impls.py` | public names serve custom operators alone |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | modes, levels and tracers that are active; frames that Dynamo skips | `ortlens/_torch/interpreters.py` lists them | no public name |
-| the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
+| the entry of every `torch.compile`, in `ortlens/_process.py` | `torch/_dynamo/eval_frame.py` | public names are bound too early |
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
 | trees of guards, and the entries that hold them | `torch/_C/_dynamo/guards.pyi`, `torch/_dynamo/eval_frame.py` | no public name |
 | what torch compiles ahead, keeps and writes | `ortlens/_torch/ahead.py` lists them | the same |
@@ -37,6 +37,8 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 # mypy: implicit-reexport
 
 from __future__ import annotations
+
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 from ortlens._torch.aot import *
 from ortlens._torch.dynamo import *

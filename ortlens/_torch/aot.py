@@ -10,13 +10,15 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch._guards import TracingContext
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
+from torch.utils import _pytree
+
 from ortlens._torch.tensors import is_fake, is_fake_of, is_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import torch
-    import torch.fx
 
 
 _LOCAL = re.compile(r"L\[\s*['\"](.*?)['\"]\s*\]")  # as `strip_local_scope` in torch/_dynamo/guards.py
@@ -68,7 +70,6 @@ def compiles_ahead() -> bool:
 @contextlib.contextmanager
 def kept_by_itself() -> Iterator[None]:
     """Have AOTAutograd keep what it makes of a graph, and share it with no other compilation: its key knows no backend of ours."""
-    import torch
     from torch._functorch import config
 
     tagged = torch.compiler.config.patch(cache_key_tag=f"ortlens {uuid.uuid4()}")  # type: ignore[attr-defined]  # made at run time
@@ -83,8 +84,6 @@ def kept_whole(kept: Mapping[Any, Callable[..., Any] | None]) -> Iterator[None]:
     `kept` has the function that is traced for each, or None for the operator itself; if that is implemented by others, it must not
     need gradients. Kernels in Python serve traces alone, of any thread.
     """
-    import torch
-
     keys = torch._C.DispatchKey
     before = {target: dict(target.py_kernels) for target in kept}
     try:
@@ -118,10 +117,6 @@ class TracedCall(NamedTuple):
 
 def traced_call(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, TracedCall | None]:
     """Call a decomposition, and return its result with what it made of a graph; None inside of another one, and where it made nothing."""
-    import torch
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode
-    from torch.utils import _pytree
-
     mode: Any = get_proxy_mode()
     if mode is None or mode.decomp_layers != 1:
         return function(*args, **kwargs), None
@@ -179,15 +174,11 @@ def results_known(results: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
 
 def taken_apart(target: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an operator that PyTorch implements by others, by those."""
-    import torch
-
     return target._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def untraced(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function on the values of a trace, which does not see it."""
-    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-
     with disable_proxy_modes_tracing():
         return function(*args, **kwargs)
 
@@ -197,8 +188,6 @@ def _keep(*_: Any, **__: Any) -> Any:
 
 
 def _below_autograd(target: Any, *args: Any, **kwargs: Any) -> Any:
-    import torch
-
     with torch._C._AutoDispatchBelowAutograd():
         return target(*args, **kwargs)
 
@@ -210,8 +199,6 @@ def _of_the_compilation(inputs: Sequence[Any]) -> list[Any]:
     sizes (`compile_and_call_fx_graph` in `torch/_dynamo/output_graph.py`). It would convert fakes of another mode itself, but without what
     Dynamo knows about their sizes (`process_inputs` in `torch/_functorch/_aot_autograd/frontend_utils.py`).
     """
-    from torch._guards import TracingContext
-
     context = TracingContext.try_get()
     mode = getattr(context, "fake_mode", None)
     if context is None or mode is None:
@@ -240,8 +227,6 @@ def traced_sizes() -> tuple[TracedSize, ...]:
 
     `torch._dynamo.mark_dynamic` raises for fixed ones (`produce_guards_verbose` in `torch/fx/experimental/symbolic_shapes.py`).
     """
-    import torch
-
     sizes: Iterator[tuple[str, int, Any]] = (
         (_LOCAL.sub(r"\1", item.source.name), dim, size)
         for item in _tracked()
@@ -261,31 +246,23 @@ def fixes_a_value() -> bool:
 
     Then each value is compiled by itself.
     """
-    import torch
-
     numbers = (item for item in _tracked() if isinstance(item.fake, (torch.SymInt, torch.SymFloat)) and item.fake.node.expr.is_number)
     return any(item.source.name.endswith(".item()") for item in numbers)
 
 
 def _tracked() -> Any:
     """Return what Dynamo lets vary in the running compilation: tensors, and numbers, with their sources; empty outside of one."""
-    from torch._guards import TracingContext
-
     mode = getattr(TracingContext.try_get(), "fake_mode", None)
     return getattr(getattr(mode, "shape_env", None), "tracked_fakes", None) or ()
 
 
 def varies_from_the_start() -> bool:
     """Tell whether Dynamo lets all sizes vary in the compilation that is running, as with `dynamic=True`."""
-    import torch
-
     return not torch._dynamo.config.assume_static_by_default
 
 
 def _metadata() -> Any:
     """Return what AOTAutograd knows about the graph that it compiles; None outside a compilation."""
-    from torch._guards import TracingContext
-
     return getattr(TracingContext.try_get(), "fw_metadata", None)
 
 
@@ -404,16 +381,12 @@ def relaid_inputs() -> frozenset[int]:
 
 def autocasts() -> bool:
     """Tell whether autocast is on for some device; compiled graphs must run without it."""
-    import torch
-
     return torch._C._is_any_autocast_enabled()
 
 
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
     """Leave autocast, for whatever device it is on."""
-    import torch
-
     with contextlib.ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

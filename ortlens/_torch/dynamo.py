@@ -16,14 +16,15 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch.autograd import profiler_legacy as legacy
+
 from ortlens._process import replaced
 from ortlens._torch.process import torch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import CodeType, FrameType
-
-    import torch
 
 
 TRACE_LOGGER = "torch.__trace"  # torch/_logging/_internal.py: trace_log; it never propagates and is always at DEBUG
@@ -54,7 +55,6 @@ def uncompiled() -> Iterator[None]:
     PyTorch compiles these bodies itself when they are called uncompiled, with its backend `eager`; without that their gradients raise, and
     `map` returns another structure (torch 2.13). Each enters `disable_cache_limit` of `torch/_dynamo/utils.py` to do so, and nothing else.
     """
-    import torch
     from torch._dynamo import utils
 
     plain = utils.disable_cache_limit
@@ -346,8 +346,6 @@ def graph_break_registry() -> dict[str, str]:
 
 
 def _registered_breaks() -> Iterator[tuple[str, dict[str, Any]]]:
-    import torch._dynamo
-
     path = pathlib.Path(torch._dynamo.__file__).with_name("graph_break_registry.json")
     with contextlib.suppress(OSError, ValueError):
         for gb_id, items in json.loads(path.read_text(encoding="utf-8")).items():
@@ -366,9 +364,6 @@ def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
     metrics, which is measured with the CPU's caches flushed. torch marks both events in `torch/csrc/dynamo/eval_frame_cpp.cpp` and
     `torch/_dynamo/convert_frame.py`.
     """
-    import torch
-    from torch.autograd import profiler_legacy as legacy
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         profiler: Any = legacy.profile(enabled=not profiler_is_enabled())  # type: ignore[no-untyped-call]  # it has no annotations
@@ -391,8 +386,6 @@ def record_allocations(sizes: list[int]) -> Iterator[None]:
 
     It stays empty while another profiler runs; see `record_lookups`.
     """
-    from torch.autograd import profiler_legacy as legacy
-
     if profiler_is_enabled():
         yield
         return
@@ -431,8 +424,6 @@ def _without_warning_of_unknown_blocks() -> Iterator[None]:
 
 def profiler_is_enabled() -> bool:
     """Tell whether a profiler of torch runs: starting a second one raises."""
-    import torch
-
     return bool(getattr(torch.autograd, "_profiler_enabled")())  # noqa: B009 - not exported
 
 
@@ -442,6 +433,4 @@ def _ends(event: Any) -> tuple[float, float]:
 
 def compiled_apart(target: Any, backend: Any, *, dynamic: bool | None = None) -> Any:
     """Call `torch.compile`; Dynamo's limit of compilations, after which it runs code uncompiled, does not count those of other calls."""
-    import torch
-
     return torch.compile(target, backend=backend, dynamic=dynamic, isolate_recompiles=True)  # type: ignore[call-overload]  # torch's lack it

@@ -16,15 +16,16 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputSpec, TensorArgument
+from torch.utils import _pytree
+
 from ortlens._process import process_wide, replaced, with_value
 from ortlens._torch.exporter import quiet
 from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import torch
-    import torch.fx
 
     Comparison = tuple[str, Any, Any]
 
@@ -40,8 +41,6 @@ def exported_inputs(program: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 def without_tokens(program: Any) -> Any:
     """Return a decomposed program without effect tokens, so that its assertions are plain nodes; a copy only if it has any."""
-    from torch.export.graph_signature import InputKind
-
     if not any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):
         return program
     from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
@@ -64,8 +63,6 @@ def copies_kept() -> Iterator[None]:
 
 def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return decompositions of operators that PyTorch implements by others: exported programs hold these, Dynamo's graphs do not."""
-    import torch
-
     table = torch.export.default_decompositions()
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     named: Any = table
@@ -86,7 +83,6 @@ def list_composites(*, for_inductor: bool) -> None:
 
 def without_idle_moves(program: Any) -> Any:
     """Return the program, or a copy in which `prims.device_put` that moves nothing is its argument, as PyTorch's kernel returns it."""
-    import torch
 
     def moves_nothing(node: torch.fx.Node) -> bool:
         given: Any = node.args[0]
@@ -94,7 +90,6 @@ def without_idle_moves(program: Any) -> Any:
 
     if not any(map(moves_nothing, program.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default))):
         return program
-    from torch.export.graph_signature import ExportGraphSignature, OutputSpec, TensorArgument
 
     made = copy.copy(program)
     module = made._graph_module = copy.deepcopy(program.graph_module)
@@ -168,8 +163,6 @@ def forward_as(module: torch.nn.Module, forward: Callable[..., Any]) -> Iterator
 
 def size_names(program: Any) -> dict[str, str]:
     """Map symbols of a program, not decomposed, to the names that the user gave their sizes with `torch.export.Dim`."""
-    import torch
-
     nodes = program.graph.find_nodes(op="placeholder")
     values = {node.name: node.meta["val"] for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)}
     sizes = {f"L['{name}'].size()[{dim}]": size for name, value in values.items() for dim, size in enumerate(value.shape)}
@@ -267,8 +260,6 @@ def sizes_compared(is_asked: Callable[[], bool]) -> Iterator[list[Comparison]]:
 @process_wide
 @contextlib.contextmanager
 def _methods_noted() -> Iterator[None]:
-    import torch
-
     with contextlib.ExitStack() as stack:
         for method in (*_METHODS, *_CHOICES):
             original = getattr(torch.SymInt, method)
@@ -301,8 +292,6 @@ def unnoted_guards(comparisons: Sequence[Comparison], sources: Mapping[Any, str]
 
     `sources` is as for `expression_over`; `ranges` has the range of each symbol.
     """
-    import torch
-
     guards: list[str] = []
     for symbol, *sides in comparisons:
         texts = [expression_over(side, sources) for side in sides]
@@ -373,8 +362,6 @@ class _Parts:
 @contextlib.contextmanager
 def objects_as_trees() -> Iterator[Callable[[Any], None]]:
     """Yield a function that has pytrees take apart the objects in a structure that hold tensors; undone at the end of the block."""
-    from torch.utils import _pytree
-
     added: list[type] = []
 
     def note(tree: Any) -> None:
@@ -400,7 +387,6 @@ def objects_as_trees() -> Iterator[Callable[[Any], None]]:
 
 def without_objects(program: Any, keys_of: Callable[[Any], Sequence[Any] | None]) -> Any:
     """Return a shallow copy of a program with dicts and lists for the objects among its arguments, and its results in a tuple."""
-    from torch.utils import _pytree
 
     def plain(spec: Any) -> Any:
         if spec.is_leaf():
@@ -430,8 +416,6 @@ def _flattened(owner: Any) -> tuple[list[Any], _Parts]:
 
 
 def _flattened_with_keys(owner: Any) -> tuple[list[tuple[Any, Any]], _Parts]:
-    from torch.utils import _pytree
-
     parts = _Parts(owner)
     key_type: Any = _pytree.SequenceKey if parts.is_list else _pytree.MappingKey
     return [(key_type(key), value) for key, value in zip(parts._fields, parts.taken(), strict=True)], parts
@@ -439,16 +423,12 @@ def _flattened_with_keys(owner: Any) -> tuple[list[tuple[Any, Any]], _Parts]:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Return what an object is made of; nothing for tensors, modules, classes and functions."""
-    import torch
-
     if isinstance(value, (torch.Tensor, torch.nn.Module, type)) or callable(value):
         return {}
     return dict(value) if isinstance(value, dict) else dict(getattr(value, "__dict__", {}))
 
 
 def _holds_tensors(value: Any, depth: int) -> bool:
-    import torch
-
     if isinstance(value, torch.Tensor) or not depth:
         return isinstance(value, torch.Tensor)
     parts = value if isinstance(value, (list, tuple)) else _attributes(value).values()

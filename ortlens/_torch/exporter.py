@@ -10,14 +10,14 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ortlens._process import process_wide, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import onnx_ir as ir
-    import torch
-    import torch.fx
 
 
 _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir", "torch._dynamo.variables")
@@ -222,9 +222,6 @@ def decomposition_table(registry: Any) -> dict[Any, Callable[..., Any]]:
     The exporter's table has those that PyTorch implements by others as well, of all namespaces: Dynamo's graphs hold none of them, and
     exported programs get them from `composite_decompositions`.
     """
-    import torch
-    import torch._decomp
-
     core, converted = torch._decomp._core_aten_decompositions_post_autograd(), set(converted_operators(registry))
 
     def is_left(overload: Any) -> bool:

@@ -12,6 +12,8 @@ from operator import sub
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import CodeType
@@ -86,8 +88,6 @@ def checking(trees: Sequence[tuple[Any, Any]]) -> Iterator[None]:
 
     Nothing is compiled meanwhile. Rejected: to fail where something would be, since Dynamo asks so for what it never compiles as well.
     """
-    import torch
-
     before = [(entry, entry.guard_manager.diff_guard_root) for entry, _ in trees]
     with torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=True):
         try:
@@ -161,8 +161,6 @@ def _is_of_modules(manager: Any, parent: Any) -> bool:
 
 
 def _is_module(manager: Any) -> bool:
-    import torch
-
     return issubclass(manager.get_type_of_guarded_value(), torch.nn.Module)
 
 

@@ -9,6 +9,8 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -23,7 +25,6 @@ IS_INTERPRETED = f"{UNGUARDED} or is_tracing() or transform() or (function_modes
 
 def interpreter_scope() -> dict[str, Any]:
     """Return the globals of the conditions above."""
-    import torch
     from torch.autograd import forward_ad
 
     return {
@@ -87,8 +88,6 @@ def _asked(condition: str) -> Callable[[], Any]:
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
     """Stop `torch.jit.trace`, under which sizes are tensors."""
-    import torch
-
     set_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]  # torch has no annotations here
     state = torch._C._get_tracing_state()
     set_state(None)
@@ -100,8 +99,6 @@ def unrecorded() -> Iterator[None]:
 
 def is_transformed() -> bool:
     """Tell whether a transform of `torch.func` is active, which differentiates by its own levels."""
-    import torch
-
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 

@@ -1,12 +1,10 @@
-"""What torch does to a whole process: OpenMP threads, code that Dynamo gave up on, guards of devices, `torch.compile`, cached artifacts."""
+"""What torch does to a whole process: OpenMP threads, code that Dynamo gave up on, guards of devices, cached artifacts."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
-import importlib.abc
-import importlib.util
 import inspect
 import os
 import pathlib
@@ -14,12 +12,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ortlens._process import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType
+    from collections.abc import Callable, Iterator
+    from types import CodeType
 
 
 @functools.cache
@@ -43,16 +42,12 @@ def openmp_pause() -> Callable[[], Any] | None:
 
 def torch_folder() -> str:
     """Return the folder of the installed torch, to distinguish its frames from the user's."""
-    import torch
-
     return f"{pathlib.Path(torch.__file__).parent}{os.sep}"  # torchvision beside it is none of it
 
 
 def computes_bfloat16() -> bool | None:
     """Tell whether the CPU has instructions for bfloat16 (`torch/cpu/__init__.py`); None, as torch does not say, if it is no x86-64."""
     import platform
-
-    import torch
 
     if platform.machine() not in ("x86_64", "AMD64"):
         return None
@@ -99,8 +94,6 @@ def _fake_cuda_guard() -> Iterator[None]:
     answers 0 to every question is there for as long as torch takes to replace it. Nothing happens in builds with CUDA, and
     where the library does not show the function.
     """
-    import torch
-
     register = None if torch._C._has_cuda else _guard_register()
     if register is None or _has_cuda_guard():  # that of an outer block
         yield
@@ -128,7 +121,6 @@ def _guard_register() -> Callable[..., None] | None:
 
 
 def _has_cuda_guard() -> bool:
-    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -163,8 +155,6 @@ def _nothing() -> None:
 
 
 def _codes_of(target: object) -> Iterator[CodeType]:
-    import torch
-
     while isinstance(target, functools.partial):
         target = target.func
     owner = getattr(target, "__self__", target)
@@ -185,60 +175,6 @@ def _codes_behind(function: Any) -> Iterator[CodeType]:
         if inspect.iscode(code) and not getattr(plain, "_torchdynamo_disable", False):
             yield code
         function = getattr(function, "__wrapped__", None)
-
-
-_ENTRY = "torch._dynamo.eval_frame"  # `_optimize(rebuild_ctx, backend="inductor", *, ...)`: torch.compile passes its backend on to it
-
-
-def replace_backends(replace: Callable[[object], object]) -> None:
-    """Have every later `torch.compile` of this process use the backend that `replace` returns for the one passed, or its name.
-
-    `torch._dynamo.optimize` in `torch/_dynamo/eval_frame.py` is where all of them meet, after modes and options were put into the backend.
-    Tracing for `torch.export` takes another way.
-    """
-
-    def patch(module: Any) -> None:
-        original = module._optimize
-
-        def _optimize(rebuild_ctx: object, backend: object = "inductor", **options: Any) -> Any:
-            return original(rebuild_ctx, replace(backend), **options)
-
-        module._optimize = _optimize
-
-    when_imported(_ENTRY, patch)
-
-
-def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Act on a module as soon as it has been executed, or at once if it is already there."""
-    if name in sys.modules:
-        act(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _Finder(name, act))
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as the others would, and acts on it once."""
-
-    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
-        self._name, self._act = name, act
-
-    def find_spec(self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != self._name or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            self._extend(spec.loader)
-        return spec
-
-    def _extend(self, loader: Any) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            self._act(module)
-
-        loader.exec_module = exec_module
 
 
 _TYPE = "ortlens"

@@ -11,6 +11,8 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ortlens._torch.dynamo import writes_no_trace
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ def retrace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     `ConvertFrame` of `torch/_dynamo/convert_frame.py` is what Dynamo calls with each new frame: it returns what to run, and runs nothing.
     The frame is made up, of a copy of the function's code, on which nothing was compiled yet.
     """
-    import torch._dynamo
     from torch._dynamo.convert_frame import convert_frame
     from torch._dynamo.hooks import Hooks
     from torch._dynamo.utils import CleanupManager
@@ -47,8 +48,6 @@ def retrace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
 @contextlib.contextmanager
 def dynamo_settings(settings: Mapping[str, Any]) -> Iterator[None]:
     """Change settings of `torch._dynamo.config` while the block lasts."""
-    import torch._dynamo
-
     with torch._dynamo.config.patch(dict(settings)):
         yield
 
@@ -79,8 +78,6 @@ def _is_put_back(item: Any, attributes: Mapping[str, Any]) -> bool:
 
 def dynamo_setting(name: str) -> Any:
     """Return a setting of `torch._dynamo.config`."""
-    import torch._dynamo
-
     return getattr(torch._dynamo.config, name)
 
 

@@ -6,11 +6,12 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.utils import _python_dispatch, _pytree
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import torch
-    import torch.fx
 
 
 def has_symbols(tensor: torch.Tensor) -> bool:
@@ -20,8 +21,6 @@ def has_symbols(tensor: torch.Tensor) -> bool:
 
 def is_symbolic(value: object) -> bool:
     """Tell whether a value is a symbolic number: SymInt, SymFloat or SymBool."""
-    import torch
-
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -44,6 +43,16 @@ def scaled_term(value: object) -> tuple[object, int, int] | None:
     factor, term = rest.as_coeff_Mul()
     whole = offset.is_Integer and factor.is_Integer and not term.is_number
     return (term, int(offset), int(factor)) if whole and not term.is_Add else None
+
+
+def term_sources(pairs: Iterable[tuple[str, object]]) -> dict[Any, str]:
+    """Map each symbol, or term such as `s0 // 2`, to the source of its value, from sources of numbers that hold it, scaled or in a sum."""
+    sources: dict[Any, str] = {}
+    for text, size in pairs:
+        if (scaled := scaled_term(size)) is not None:
+            term, offset, factor = scaled
+            sources.setdefault(term, text if (offset, factor) == (0, 1) else f"(({text} - {offset}) // {factor})")
+    return sources
 
 
 def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
@@ -81,8 +90,6 @@ def found_about_sizes(values: Iterable[object], sources: Mapping[Any, str]) -> t
     `values` are fake tensors and numbers of the compilation. Guards on symbols that are not in `sources` are left out, and so is what fake
     tensors asked about the layout of memory, which does not matter for values.
     """
-    import torch
-
     sizes: Iterator[Any] = (size for value in values for size in (value.shape if isinstance(value, torch.Tensor) else (value,)))
     env = next((size.node.shape_env for size in sizes if is_symbolic(size)), None)
     if env is None:
@@ -128,10 +135,7 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
     """Leave all modes: tensors that the backend makes must be real while AOTAutograd traces, and not on the user's default device."""
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with _disable_current_modes():
+    with _python_dispatch._disable_current_modes():
         modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
         try:
             yield
@@ -142,8 +146,6 @@ def real_tensors() -> Iterator[None]:
 
 def is_fake(value: object) -> bool:
     """Tell whether a value is a fake tensor, which has no data."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
     return isinstance(value, FakeTensor)
 
 
@@ -170,32 +172,23 @@ def qualified_name(target: object) -> str | None:
 
 def is_wrapper(value: torch.Tensor) -> bool:
     """Tell whether a tensor is a wrapper subclass, whose inner tensors AOTAutograd unpacks."""
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    return bool(is_traceable_wrapper_subclass(value))
+    return bool(_python_dispatch.is_traceable_wrapper_subclass(value))
 
 
 def has_own_operators(value: torch.Tensor) -> bool:
     """Tell whether a tensor's subclass computes operators in its own way, in `__torch_dispatch__`; False for fake tensors."""
-    import torch
-
     plain = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
     return type(value).__torch_dispatch__ not in plain and not is_fake(value)
 
 
 def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
     """Make a fake tensor of the CPU, which has no data."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with real_tensors(), FakeTensorMode():
         return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
 
 
 def fake_mode_of(values: Iterable[object]) -> Any:
     """Return a fake tensor mode: that of the first fake tensor, else a new one that also accepts real tensors."""
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
     found = next((value for value in values if isinstance(value, FakeTensor)), None)
     return FakeTensorMode(allow_non_fake_inputs=True) if found is None else found.fake_mode
 
@@ -209,8 +202,6 @@ def without_data(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
 
 def with_room(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with memory, but no values, for a fake one."""
-    import torch
-
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device) if is_fake(tensor) else tensor
 
 
@@ -222,32 +213,21 @@ def marked_dims(value: object) -> dict[int, tuple[int | None, int | None]]:
 
 def needs_data(error: BaseException) -> bool:
     """Tell whether an error says that a fake tensor has no values to decide on."""
-    from torch._subclasses import fake_tensor
-
-    kinds = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
-    return isinstance(error, kinds)
+    return isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
     """Apply a function to every tensor in a pytree."""
-    import torch
-    from torch.utils import _pytree
-
     return _pytree.tree_map_only(torch.Tensor, function, tree)
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
     """Collect all tensors in a structure, in its order."""
-    import torch
-    from torch.utils import _pytree
-
     return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Take a structure apart into its leaves and the tree spec, which has their order."""
-    from torch.utils import _pytree
-
     return _pytree.tree_flatten(tree)
 
 
@@ -259,8 +239,6 @@ def flatten_as(spec: Any, tree: Any) -> list[Any]:
 
 def named_leaves(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
     """Return the leaves of a structure, each after the keys that lead to it, such as an index or a key of a dict."""
-    from torch.utils import _pytree
-
     pairs, _ = _pytree.tree_flatten_with_path(tree)
     return [(tuple(_key_of(entry) for entry in path), leaf) for path, leaf in pairs]
 
@@ -271,22 +249,16 @@ def _key_of(entry: Any) -> Any:
 
 def shallow_spec(spec: Any) -> Any:
     """Return a spec of the same type whose children are all leaves; not for the spec of a leaf."""
-    from torch.utils import _pytree
-
     return _pytree.TreeSpec(spec.type, spec.context, [_pytree.treespec_leaf()] * spec.num_children)
 
 
 def unflatten(values: list[Any], spec: Any) -> Any:
     """Put values back into a structure."""
-    from torch.utils import _pytree
-
     return _pytree.tree_unflatten(values, spec)
 
 
 def copy_all(into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copy tensors into others of the same dtypes, shapes and device, in few kernels."""
-    import torch
-
     if into:
         torch._foreach_copy_(list(into), list(values))
 
@@ -296,16 +268,11 @@ def allows_tf32(kind: str) -> bool:
 
     The public settings raise once a program has used both the old and the new names of a setting; this one never does.
     """
-    import torch
-
     return bool(torch._C._get_fp32_precision_getter("cuda", kind) == "tf32")
 
 
 def convolution_is_in_onednn(tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *arguments: Any) -> bool:
     """Tell whether PyTorch passes an `aten.convolution` on the CPU to oneDNN, at the sizes of tracing, instead of computing it itself."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode():
         like = [None if each is None else torch.empty([*map(size_hint, each.shape)], dtype=each.dtype) for each in (tensor, weight, bias)]
         chosen = torch._C._select_conv_backend(*like, *arguments)

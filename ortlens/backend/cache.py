@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 import torch
-import torch.fx
 
 import ortlens
 from ortlens import _torch

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens._shell import progress
 from ortlens.backend.basis.error_text import full_text, short_text

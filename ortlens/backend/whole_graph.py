@@ -13,7 +13,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._process import gc_paused

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from ortlens._torch.process import replace_backends, when_imported
+from ortlens._process import replace_backends, when_imported
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.providers import register
 from ortlens.job.request import Request, write_outputs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ortlens._torch.dispatch_mode import TorchDispatchMode
+from ortlens._torch import TorchDispatchMode
 from ortlens.analysis.coverage import coverage_of
 from tests.strangers.calls import PROGRAMS
 from tests.strangers.contradictions import contradictions

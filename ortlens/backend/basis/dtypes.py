@@ -10,10 +10,10 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import torch
 
 
 class ElementType(NamedTuple):
@@ -23,32 +23,26 @@ class ElementType(NamedTuple):
     short: str  # name in signatures, such as `f32`
 
 
-@functools.cache
-def element_types() -> dict[torch.dtype, ElementType]:
-    """Map the dtypes that PyTorch and ONNX Runtime store alike to the numbers of `TensorProto.DataType` and short names."""
-    import torch
-
-    return {
-        torch.float32: ElementType(1, "f32"),
-        torch.uint8: ElementType(2, "u8"),
-        torch.int8: ElementType(3, "i8"),
-        torch.uint16: ElementType(4, "u16"),
-        torch.int16: ElementType(5, "i16"),
-        torch.int32: ElementType(6, "i32"),
-        torch.int64: ElementType(7, "i64"),
-        torch.bool: ElementType(9, "bool"),
-        torch.float16: ElementType(10, "f16"),
-        torch.float64: ElementType(11, "f64"),
-        torch.uint32: ElementType(12, "u32"),
-        torch.uint64: ElementType(13, "u64"),
-        torch.bfloat16: ElementType(16, "bf16"),
-    }
+ELEMENT_TYPES = {
+    torch.float32: ElementType(1, "f32"),
+    torch.uint8: ElementType(2, "u8"),
+    torch.int8: ElementType(3, "i8"),
+    torch.uint16: ElementType(4, "u16"),
+    torch.int16: ElementType(5, "i16"),
+    torch.int32: ElementType(6, "i32"),
+    torch.int64: ElementType(7, "i64"),
+    torch.bool: ElementType(9, "bool"),
+    torch.float16: ElementType(10, "f16"),
+    torch.float64: ElementType(11, "f64"),
+    torch.uint32: ElementType(12, "u32"),
+    torch.uint64: ElementType(13, "u64"),
+    torch.bfloat16: ElementType(16, "bf16"),
+}
+"""The dtypes that PyTorch and ONNX Runtime store alike, with the numbers of `TensorProto.DataType` and short names."""
 
 
 def fits(number: float, dtype: torch.dtype) -> bool:
     """Tell whether an element type holds a number, so that PyTorch converts it; floats hold infinity and NaN."""
-    import torch
-
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
 

@@ -41,6 +41,11 @@ def strides_in(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
     return strides
 
 
+def are_alike(strides: Sequence[int], others: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Tell whether strides are the same, but for those of dimensions of size 1."""
+    return all(one == other for one, other, size in zip(strides, others, sizes, strict=True) if size != 1)
+
+
 def memory_order(meta: Any) -> tuple[int, ...] | None:
     """Find the permutation that makes a tensor contiguous; symbolic sizes and strides are judged by their hints.
 
@@ -112,13 +117,8 @@ def needs_restride(meta: torch.Tensor) -> bool:
 def has_odd_strides(meta: torch.Tensor, order: Sequence[int] | None) -> bool:
     """Tell whether dimensions of size 1, and no others, have other strides than memory that is allocated in an order gives them."""
     sizes, strides = _hints(meta)
-    expected, found = 1, False
-    for dim in reversed(range(len(sizes)) if order is None else order):
-        if strides[dim] != expected and sizes[dim] != 1:
-            return False
-        found = found or strides[dim] != expected
-        expected *= sizes[dim]
-    return found and 0 not in sizes
+    usual = strides_in(range(len(sizes)) if order is None else order, sizes)
+    return 0 not in sizes and strides != usual and are_alike(strides, usual, sizes)
 
 
 def may_overlap_itself(meta: torch.Tensor) -> bool:
@@ -167,12 +167,7 @@ def _hints(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
 
 def _are_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Tell whether these are the strides of a contiguous tensor; those of dimensions of size 1 do not matter."""
-    expected = 1
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if size != 1 and stride != expected:
-            return False
-        expected *= max(size, 1)
-    return True
+    return are_alike(strides, strides_in(range(len(sizes)), sizes), sizes)
 
 
 _EXACT_ELEMENTS = 1 << 22  # most elements of interleaved tensors whose places are compared one by one
@@ -190,10 +185,15 @@ def are_disjoint(written: Container[int], frozen: Sequence[tuple[int, int]], *bl
         end_of_any = max(end_of_any, start + size)
         if at in written:
             end_of_written = start + size
-            after = bisect.bisect_left(frozen, (end_of_written, 0))
-            if after and frozen[after - 1][1] > start:
+            if meets(frozen, start, size):
                 return False
     return True
+
+
+def meets(stretches: Sequence[tuple[int, int]], start: int, size: int) -> bool:
+    """Tell whether a block of memory overlaps one of the stretches that `merged` returned."""
+    after = bisect.bisect_left(stretches, (start + size, 0))
+    return after > 0 and stretches[after - 1][1] > start
 
 
 def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

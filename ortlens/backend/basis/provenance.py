@@ -12,14 +12,13 @@ import re
 import sysconfig
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from ortlens import _torch
 from ortlens._shell import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
-    import torch.fx
 
 
 _ROOMS = ("backend", "cli", "job", "lens", "magic")
@@ -59,7 +58,7 @@ def is_wrapper(frame: StackFrame) -> bool:
 
 def is_of_torch_or_ortlens(file: str) -> bool:
     """Tell whether a file, or a text that begins with its name, is torch's or of the part of ortlens that runs the user's code."""
-    return file.startswith(_machinery())
+    return file.startswith(_MACHINERY)
 
 
 def is_of_a_library(file: str) -> bool:
@@ -71,7 +70,7 @@ def is_model_code(frame: StackFrame) -> bool:
     """Tell whether a frame is of the user's code or a model's, not of torch, Python's library, ortlens or a library's wrapper."""
     if is_of_torch_or_ortlens(frame.file) or frame.file.startswith("<frozen "):
         return False
-    return not is_wrapper(frame) and (_is_installed(frame.file) or not frame.file.startswith(_python_library()))
+    return not is_wrapper(frame) and (_is_installed(frame.file) or not frame.file.startswith(_PYTHON_LIBRARY))
 
 
 def _is_installed(file: str) -> bool:
@@ -87,15 +86,9 @@ def _is_outside_torch(frame: StackFrame) -> bool:
     return not frame.file.startswith(_torch.torch_folder())
 
 
-@functools.cache
-def _machinery() -> tuple[str, ...]:
-    package = pathlib.Path(__file__).parents[2]
-    return _torch.torch_folder(), str(package / "_os_errors.py"), *(f"{package / room}{os.sep}" for room in _ROOMS)
-
-
-@functools.cache
-def _python_library() -> tuple[str, ...]:
-    return tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")})
+_PACKAGE = pathlib.Path(__file__).parents[2]
+_MACHINERY = (_torch.torch_folder(), str(_PACKAGE / "_os_errors.py"), *(f"{_PACKAGE / room}{os.sep}" for room in _ROOMS))
+_PYTHON_LIBRARY = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")})
 
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
@@ -196,8 +189,6 @@ def target_name(node: torch.fx.Node) -> str:
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in a value that is a tensor, None, a number or a nest of sequences."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -237,8 +228,6 @@ def node_flops(node: torch.fx.Node) -> int:
 
 def _concrete(value: Any) -> Any:
     """Make meta tensors with hints instead of symbols: the formulas multiply sizes and must not add guards."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         return torch.empty([_torch.size_hint(d) for d in value.shape], dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
@@ -277,8 +266,6 @@ def attribute_of(node: torch.fx.Node) -> object:
 
 def needs_gradient(inputs: Sequence[Any]) -> bool:
     """Tell whether calls are part of a training step: gradients are enabled and some input requires one."""
-    import torch
-
     return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import onnx_ir.tensor_adapters
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._process import with_value
@@ -95,9 +94,8 @@ class _Converter:
         _torch.add_opset_imports(self.model)
 
     def _placeholder(self, node: torch.fx.Node) -> None:
-        value = self._recorder.symbolic(node.name)
         given = node.meta.get(upcasting.GIVEN)
-        set_type(value, node.meta["val"] if given is None else given)
+        value = self._typed(node.name, node.meta["val"] if given is None else given)
         self._values[node.name] = value if given is None else self._cast(value, torch.float32, node.name, "in")
         self.model.graph.inputs.append(value)
 
@@ -108,10 +106,9 @@ class _Converter:
 
     def _constant(self, node: torch.fx.Node) -> None:
         tensor = upcasting.wide_value(getattr(self._module, str(node.target)), self._narrow)
-        value = self._recorder.symbolic(node.name)
-        set_type(value, tensor)
+        value = self._typed(node.name, tensor)
         if _torch.is_fake(tensor):  # in a dry run: the model is never serialised
-            dtype = ir.DataType(dtypes.element_types()[tensor.dtype].onnx)
+            dtype = ir.DataType(dtypes.ELEMENT_TYPES[tensor.dtype].onnx)
             value.const_value = ir.ExternalTensor("absent", 0, 0, dtype, shape=ir.Shape(tensor.shape), name=node.name)
         else:
             value.const_value = ir.tensor_adapters.TorchTensor(tensor.detach().cpu().contiguous(), name=node.name)
@@ -140,7 +137,7 @@ class _Converter:
         if "dtype" in kwargs and kwargs["dtype"] is None:
             kwargs["dtype"] = -1  # the default of onnxscript's functions
         if _takes_another_default(node) and kwargs.get("dtype", -1) == -1:
-            kwargs["dtype"] = ir.DataType(dtypes.element_types()[node.meta["val"].dtype].onnx)
+            kwargs["dtype"] = ir.DataType(dtypes.ELEMENT_TYPES[node.meta["val"].dtype].onnx)
         with with_value(basics.device_type, _device_type(node)):
             outputs, nodes, functions = self._recorder.call(function, args, kwargs)
         if not isinstance(outputs, Sequence) and len(getattr(getattr(node.target, "_schema", None), "returns", ())) > 1:
@@ -182,7 +179,7 @@ class _Converter:
         if isinstance(arg, (list, tuple)):
             return [self._argument(item, rounds=rounds) for item in arg]
         if isinstance(arg, torch.dtype):
-            return ir.DataType(dtypes.element_types()[arg].onnx)
+            return ir.DataType(dtypes.ELEMENT_TYPES[arg].onnx)
         if isinstance(arg, (torch.device, torch.memory_format, torch.layout)):
             return str(arg)
         return arg
@@ -205,9 +202,9 @@ class _Converter:
         return self._typed(node.name, value)
 
     def _typed(self, name: str, value: Any) -> ir.Value:
-        stand_in = self._recorder.symbolic(name)
-        set_type(stand_in, value)
-        return stand_in
+        made = self._recorder.symbolic(name)
+        set_type(made, value)
+        return made
 
     def _outputs(self, node: torch.fx.Node) -> None:
         sources: Any = node.args[0]  # a partition returns a tuple of nodes
@@ -254,7 +251,7 @@ def _name_nodes(nodes: Iterable[ir.Node], owner: str, *, origin: str) -> None:
 def set_type(value: ir.Value, meta: Any) -> None:
     """Set the element type and shape of an ONNX value from a fake value; symbolic sizes become named dimensions."""
     if isinstance(meta, torch.Tensor):
-        value.dtype = ir.DataType(dtypes.element_types()[meta.dtype].onnx)
+        value.dtype = ir.DataType(dtypes.ELEMENT_TYPES[meta.dtype].onnx)
         sizes = (size if isinstance(size, int) else size.node.expr for size in meta.shape)
         value.shape = ir.Shape([int(size) if isinstance(size, int) or size.is_number else str(size) for size in sizes])
     elif isinstance(meta, (bool, torch.SymBool)):

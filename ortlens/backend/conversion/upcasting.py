@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
-import torch.fx
 from torch.fx.node import map_aggregate
 
 from ortlens import _torch
@@ -23,6 +22,8 @@ from ortlens.backend.basis.node_provenance import FX_NODE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+_aten = torch.ops.aten
 
 GIVEN = "ortlens.given"
 """Key in `meta` of a node of the converter's graph: its value in the partition's own graph, where that has a narrow type."""
@@ -66,41 +67,36 @@ def _wide_argument(argument: Any, *, narrow: Collection[torch.dtype]) -> Any:
 
 def _rounds_numbers_to(node: torch.fx.Node, narrow: Collection[torch.dtype]) -> torch.dtype | None:
     """Find the narrow type to which an operator rounds the numbers that it takes; None where it computes in float32 with them."""
-    if getattr(node.target, "overloadpacket", None) not in _rounding_numbers():
+    if getattr(node.target, "overloadpacket", None) not in _ROUNDING_NUMBERS:
         return None
     tensors = _torch.tensors_of([source.meta.get("val") for source in (*node.all_input_nodes, node)])
     return next((tensor.dtype for tensor in tensors if tensor.dtype in narrow), None)
 
 
-@functools.cache
-def _rounding_numbers() -> frozenset[Any]:
-    comparisons = ("eq", "ne", "lt", "le", "gt", "ge")
-    others = ("add", "addr", "sub", "rsub", "pow", "remainder", "fmod", "full", "full_like", "logit", "xlogy", "special_xlog1py")
-    return frozenset(getattr(torch.ops.aten, name) for name in (*comparisons, *others))
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_OTHERS = ("add", "addr", "sub", "rsub", "pow", "remainder", "fmod", "full", "full_like", "logit", "xlogy", "special_xlog1py")
+_ROUNDING_NUMBERS = frozenset(getattr(_aten, name) for name in (*_COMPARISONS, *_OTHERS))
 
 
 def _rounded_argument(argument: Any, *, dtype: torch.dtype) -> Any:
     if isinstance(argument, torch.dtype):
         return torch.float32 if argument is dtype else argument
     is_number = isinstance(argument, (int, float)) and not isinstance(argument, bool)
-    return dtypes.nearest(argument, dtypes.element_types()[dtype].onnx) if is_number else argument
+    return dtypes.nearest(argument, dtypes.ELEMENT_TYPES[dtype].onnx) if is_number else argument
 
 
 def is_rounded_number(node: torch.fx.Node) -> bool:
     """Tell whether a node converts one number to a narrow type: those that read it take the rounded one, as PyTorch's kernels do."""
-    given, converts = node.meta.get(GIVEN), getattr(node.target, "overloadpacket", None) in _conversions()
+    given, converts = node.meta.get(GIVEN), getattr(node.target, "overloadpacket", None) in _CONVERSIONS
     return converts and isinstance(given, torch.Tensor) and not given.dim()
 
 
-@functools.cache
-def _conversions() -> frozenset[Any]:
-    aten, prims = torch.ops.aten, torch.ops.prims
-    return frozenset({aten._to_copy, aten.scalar_tensor, prims.convert_element_type})  # noqa: SLF001 - an operator's name
+_CONVERSIONS = frozenset({_aten._to_copy, _aten.scalar_tensor, torch.ops.prims.convert_element_type})  # noqa: SLF001 - an operator's name
 
 
 def decides(node: torch.fx.Node) -> bool:
     """Tell whether an operator turns floats into decisions: it returns integers or booleans that are read, or rounds to whole numbers."""
-    if getattr(node.target, "overloadpacket", None) in _steps() or node.kwargs.get("rounding_mode") is not None:
+    if getattr(node.target, "overloadpacket", None) in _STEPS or node.kwargs.get("rounding_mode") is not None:
         return True
     value = node.meta.get("val")
     items = [user for user in node.users if user.target is operator.getitem]
@@ -108,16 +104,12 @@ def decides(node: torch.fx.Node) -> bool:
     return any(not (tensor.is_floating_point() or tensor.is_complex()) for tensor in read)
 
 
-@functools.cache
-def _steps() -> frozenset[Any]:
-    aten = torch.ops.aten
-    whole = (aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac)
-    return frozenset({*whole, aten.fmod, aten.remainder, aten.floor_divide})
+_STEPS = frozenset({_aten.floor, _aten.ceil, _aten.round, _aten.trunc, _aten.frac, _aten.fmod, _aten.remainder, _aten.floor_divide})
 
 
 def cast(value: ir.Value, to: torch.dtype, output: ir.Value, label: str) -> ir.Node:
     """Make a Cast, named by the FX node that it belongs to, a slash and what is unique, to an `output` that gets type and shape."""
-    wanted = ir.DataType(dtypes.element_types()[to].onnx)
+    wanted = ir.DataType(dtypes.ELEMENT_TYPES[to].onnx)
     output.dtype, output.shape = wanted, value.shape
     node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", wanted)], outputs=[output], name=label)
     node.metadata_props[FX_NODE_KEY] = label.partition("/")[0]

@@ -17,7 +17,6 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.tensor_adapters
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._shell import progress
@@ -114,7 +113,7 @@ def _read_safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
             entries = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118 - not a mapping
     except safetensors.SafetensorError as error:
         raise ValueError(str(error)) from error
-    known = {element.short.upper(): dtype for dtype, element in dtypes.element_types().items()}
+    known = {element.short.upper(): dtype for dtype, element in dtypes.ELEMENT_TYPES.items()}
     for name, entry in entries:
         dtype = known.get(entry.get_dtype())
         yield name, StoredWeight(shape=tuple(entry.get_shape()), dtype=dtype, load=loader(name), origin=path.name)
@@ -402,7 +401,7 @@ def _lazy(name: str, weight: StoredWeight) -> ir.LazyTensor:
     dtype = weight.dtype or torch.float32
     return ir.LazyTensor(
         lambda: ir.tensor_adapters.TorchTensor(weight.load().detach().cpu().contiguous(), name=name),
-        dtype=ir.DataType(dtypes.element_types()[dtype].onnx),
+        dtype=ir.DataType(dtypes.ELEMENT_TYPES[dtype].onnx),
         shape=ir.Shape(weight.shape),
         name=name,
     )

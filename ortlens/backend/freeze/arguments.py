@@ -142,17 +142,13 @@ def _user_inputs(program: ExportedProgram) -> list[tuple[Any, Any]]:
 
 def sources_in(arguments: Iterable[tuple[str, Any]]) -> dict[Any, str]:
     """Map terms to expressions, as `size_sources`, for arguments by name."""
-    sources: dict[Any, str] = {}
+    pairs: list[tuple[str, Any]] = []
     for name, meta in arguments:
         root, bracket, keys = name.partition("[")
         place = f"L[{root!r}]{bracket}{keys}"
-        sizes = enumerate(meta.shape) if isinstance(meta, torch.Tensor) else [(None, meta)]
-        for dim, size in sizes:
-            if (scaled := _torch.scaled_term(size)) is not None:
-                term, offset, factor = scaled
-                source = place if dim is None else f"{place}.size()[{dim}]"
-                sources.setdefault(term, source if (offset, factor) == (0, 1) else f"(({source} - {offset}) // {factor})")
-    return sources
+        is_tensor = isinstance(meta, torch.Tensor)
+        pairs += [(f"{place}.size()[{dim}]", size) for dim, size in enumerate(meta.shape)] if is_tensor else [(place, meta)]
+    return _torch.term_sources(pairs)
 
 
 _SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)

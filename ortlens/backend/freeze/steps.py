@@ -11,7 +11,6 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.fx
 from torch.export.graph_signature import ConstantArgument
 
 from ortlens import _torch

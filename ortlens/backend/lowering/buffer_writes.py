@@ -20,7 +20,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens.backend.basis import provenance
 from ortlens.backend.lowering import checks

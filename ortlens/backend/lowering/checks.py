@@ -13,7 +13,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.lowering.returned_views import base_of

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT

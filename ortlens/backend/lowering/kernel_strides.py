@@ -22,6 +22,7 @@ from ortlens import _torch
 from ortlens._process import with_value
 from ortlens.backend.basis.memory_order import (
     FORMATS,
+    are_alike,
     inverse_order,
     is_contiguous,
     is_dense,
@@ -155,7 +156,7 @@ def _as_iterated(made: Sequence[torch.Tensor], target: Any, args: Sequence[Any],
     if len(tensors) == len([arg for arg in operands if arg is not None]) and all(shape == sizes for shape in shapes):
         usual = [range(len(sizes)), *([_CHANNELS_LAST[0]] if len(sizes) == len(_CHANNELS_LAST[0]) else [])]
         for strides in (strides_in(order, sizes) for order in usual):
-            if all(_alike(found, strides, sizes) for found in steps):
+            if all(are_alike(found, strides, sizes) for found in steps):
                 return [strides]
         if all(found == steps[0] for found in steps) and is_dense(tensors[0]):
             return [steps[0]]
@@ -182,7 +183,7 @@ def _as_volume(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __: An
     sizes, strides, last = _hints(volume.shape), _hints(volume.stride()), (1, 2, 3, 0)
     if volume.dim() != len(last):
         return []
-    lies_so = _alike(strides, strides_in(last, sizes), sizes) and not _alike(strides, strides_in(range(4), sizes), sizes)
+    lies_so = are_alike(strides, strides_in(last, sizes), sizes) and not are_alike(strides, strides_in(range(4), sizes), sizes)
     return [strides_in(last, _hints(tensor.shape)) for tensor in made] if lies_so else _as_contiguous(made)
 
 
@@ -255,10 +256,6 @@ def _hints(numbers: Sequence[Any]) -> list[int]:
     return [_torch.size_hint(number) for number in numbers]
 
 
-def _alike(strides: Sequence[int], others: Sequence[int], sizes: Sequence[int]) -> bool:
-    return all(one == other for one, other, size in zip(strides, others, sizes, strict=True) if size != 1)
-
-
 def _with_strides(tensor: torch.Tensor, strides: Sequence[Any] | None) -> torch.Tensor:
     """Copy a tensor into memory that lies in the order of some strides, if it does not and a permutation gives them."""
     if strides is None:
@@ -266,7 +263,7 @@ def _with_strides(tensor: torch.Tensor, strides: Sequence[Any] | None) -> torch.
     sizes, wanted, found = _hints(tensor.shape), _hints(strides), _hints(tensor.stride())
     order = order_from_strides(sizes, wanted)
     given = strides_in(order, sizes)
-    if found in (wanted, given) or 0 in sizes or not _alike(wanted, given, sizes):
+    if found in (wanted, given) or 0 in sizes or not are_alike(wanted, given, sizes):
         return tensor
     if tuple(order) in _CHANNELS_LAST:
         copy: torch.Tensor = _aten.clone.default(tensor, memory_format=FORMATS[len(order)])
@@ -350,7 +347,7 @@ def iterator_order(shape: Sequence[Any], operands: Sequence[Sequence[Any]]) -> t
 
     A stride is 0 where an operand lacks a dimension or is expanded. Source: `TensorIteratorBase::reorder_dimensions`.
     """
-    sizes, hints = [_torch.size_hint(size) for size in shape], [[_torch.size_hint(step) for step in steps] for steps in operands]
+    sizes, hints = _hints(shape), [_hints(steps) for steps in operands]
     order = list(reversed(range(len(sizes))))
     for place in range(1, len(order)):
         outer = place
@@ -377,14 +374,7 @@ def _compared(inner: int, outer: int, sizes: list[int], operands: list[list[int]
 
 def _is_plain(value: Any) -> bool:
     """Tell whether a value is contiguous, or no tensor; the strides of dimensions of size 1 count, as the shape functions heed them."""
-    if not isinstance(value, torch.Tensor):
-        return True
-    expected = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if _torch.size_hint(stride) != expected:
-            return False
-        expected *= max(_torch.size_hint(size), 1)
-    return True
+    return not isinstance(value, torch.Tensor) or _hints(value.stride()) == strides_in(range(value.dim()), _hints(value.shape))
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch

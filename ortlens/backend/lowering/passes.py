@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-import torch.fx
 
 from ortlens.backend.basis import pass_runner, provenance
 from ortlens.backend.basis.pass_runner import Pass, PassError, run_passes, texts_of

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.analysis.index import grouped
@@ -125,7 +124,7 @@ def without_returned_views(
     new_values = {node for place, node in enumerate(outputs[: len(mutated)]) if place not in relaid}
     rebuilt = {**user_outputs, **dict.fromkeys(relaid, False)}
     asked = [(place, node) for place, node in enumerate(outputs) if place in rebuilt]
-    views = {place: chain for place, node in asked if (chain := _chain_of(node, new_values))}
+    views = {place: chain for place, node in asked if (chain := chain_of(node, new_values))}
     together = _sharing_memory(outputs, views)
     chains = {
         place: chain
@@ -162,7 +161,7 @@ def inputs_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return list(graph.find_nodes(op="placeholder"))
 
 
-def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
+def chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
     """List the view operators that lead from a base, or one of `ends`, to a value, the last one first; empty for what is no view."""
     chain = []
     while isinstance(node, torch.fx.Node) and node not in ends and (base := base_of(node)) is not None:
@@ -173,7 +172,7 @@ def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]
 
 def owner_of(node: torch.fx.Node, ends: Collection[torch.fx.Node]) -> torch.fx.Node:
     """Find the node in whose memory a value lies, the node itself if it is no view; views among `ends` count as owners."""
-    chain = _chain_of(node, ends)
+    chain = chain_of(node, ends)
     return chain[-1].args[0] if chain else node  # type: ignore[return-value]  # the operand of a view is a node
 
 

@@ -14,11 +14,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens.backend.basis.memory_order import inverse_order, last_place, may_overlap_itself, order_from_strides
 from ortlens.backend.basis.provenance import call_like
-from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.lowering.returned_views import base_of, chain_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +35,8 @@ def keeps_storage_of(node: torch.fx.Node) -> torch.fx.Node | None:
 
 def gather_windows(module: torch.fx.GraphModule) -> None:
     """Replace the calls of `as_strided` that can be expressed, in place; see `support.storage_readers` for the others."""
-    chains = {node: _chain(node) for node in module.graph.find_nodes(op="call_function", target=_aten.as_strided.default)}
+    windows = module.graph.find_nodes(op="call_function", target=_aten.as_strided.default)
+    chains: dict[torch.fx.Node, list[Any]] = {node: [view.args[0] for view in chain_of(node, ())] for node in windows}  # down to the owner
     starts = {node: None if _is_written(node) else _start(node, chain[-1]) for node, chain in chains.items()}
     read = {window for node, chain in chains.items() if starts[node] is None for window in chain}
     for node, start in starts.items():
@@ -54,15 +54,6 @@ def _is_written(window: torch.fx.Node) -> bool:
             return True
         reached += [user for user in node.users if keeps_storage_of(user) is node]
     return False
-
-
-def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """List what a node is a view of, down to the node whose storage it reads."""
-    chain = []
-    while (base := base_of(node)) is not None:
-        node = base
-        chain.append(node)
-    return chain
 
 
 def _root(node: torch.fx.Node) -> torch.fx.Node:

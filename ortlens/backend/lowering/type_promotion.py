@@ -13,7 +13,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.provenance import call_like

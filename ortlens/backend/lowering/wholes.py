@@ -12,7 +12,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.analysis.index import grouped

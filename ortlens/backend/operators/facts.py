@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch

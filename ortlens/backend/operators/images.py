@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
-import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch

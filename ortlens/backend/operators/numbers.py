@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
-import torch.fx
 
 from ortlens.backend.basis.dtypes import LARGEST, LEAST, LIMITS
 from ortlens.backend.operators import basics, facts

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch

@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.operators import (  # noqa: F401 - each states the facts of its operators

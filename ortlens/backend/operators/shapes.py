@@ -186,14 +186,13 @@ def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **more: Any) 
     if wanted not in basics.FLOATS:
         if not known:
             raise basics.NotConvertibleError("a range of whole numbers between fractions is known at run time only")
-        return _constant(torch.arange(*numbers, dtype=_torch_dtypes()[wanted]))
+        return _constant(torch.arange(*numbers, dtype=_TORCH_DTYPES[wanted]))
     if not known:
         return op.Cast(_multiples(*(_double(number) for number in numbers)), to=wanted)
     return op.Cast(_constant(torch.arange(*numbers, dtype=torch.float64)), to=wanted)
 
 
-def _torch_dtypes() -> dict[int, torch.dtype]:
-    return {types.onnx: dtype for dtype, types in dtypes.element_types().items()}
+_TORCH_DTYPES = {types.onnx: dtype for dtype, types in dtypes.ELEMENT_TYPES.items()}
 
 
 def _double(number: Any) -> Any:
@@ -258,7 +257,7 @@ def linspace(start: Any, end: Any, steps: Any, dtype: Any = None, **more: Any) -
     wanted = int(dtype) if given else basics.FLOAT
     if any(basics.is_value(number) for number in (start, end, steps)) or steps > _MANY:
         return basics.registered(_aten.linspace.default)(start, end, steps, **({"dtype": dtype} if given else {}), **more)
-    return _constant(torch.linspace(start, end, steps, dtype=_torch_dtypes()[wanted]))
+    return _constant(torch.linspace(start, end, steps, dtype=_TORCH_DTYPES[wanted]))
 
 
 def _constant(values: torch.Tensor) -> Any:

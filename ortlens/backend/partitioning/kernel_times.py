@@ -12,7 +12,6 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._versions import SupportedRange, installed

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.analysis.cut import Dag, cut

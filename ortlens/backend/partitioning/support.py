@@ -7,13 +7,11 @@ creation exclude more nodes later (see `backend/graph.py`).
 
 from __future__ import annotations
 
-import functools
 import operator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis import dtypes, provenance
@@ -148,9 +146,8 @@ class Support:
         return _without_function(name)
 
     def _elements(self, node: torch.fx.Node) -> Verdict | None:
-        known = dtypes.element_types()
         for tensor in _tensors_of(node):
-            if tensor.dtype not in known:
+            if tensor.dtype not in dtypes.ELEMENT_TYPES:
                 name = str(tensor.dtype).removeprefix("torch.")
                 return _no("dtype", f"{name} tensors cannot be passed to ONNX Runtime", "complex" if tensor.is_complex() else None)
         return None
@@ -170,7 +167,7 @@ class Support:
         if not any(map(_makes_bfloat16, [node, *node.all_input_nodes])) or _is_moved_constant(node):
             return None
         beside = node.all_input_nodes if _makes_bfloat16(node) else list(node.users)
-        if node.target in _casts() and any(map(self._computes_beside, beside)):
+        if node.target in _CASTS and any(map(self._computes_beside, beside)):
             return None
         return _no("dtype", "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there", "bfloat16")
 
@@ -236,9 +233,7 @@ def _hides_check(node: torch.fx.Node) -> bool:
     return False
 
 
-@functools.cache
-def _casts() -> frozenset[Any]:
-    return frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})  # noqa: SLF001 - a name
+_CASTS = frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})  # noqa: SLF001 - a name
 
 
 def _makes_bfloat16(node: torch.fx.Node) -> bool:
@@ -248,7 +243,7 @@ def _makes_bfloat16(node: torch.fx.Node) -> bool:
 def _is_moved_constant(node: torch.fx.Node) -> bool:
     """Tell whether a constant of the CPU is only copied to other devices: so is `torch.tensor(1.0, device="cuda")` without a GPU."""
     return node.target is torch.ops.aten.lift_fresh_copy.default and all(
-        user.target in _casts() and user.meta["val"].device.type != "cpu" for user in node.users
+        user.target in _CASTS and user.meta["val"].device.type != "cpu" for user in node.users
     )
 
 

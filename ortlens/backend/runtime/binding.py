@@ -110,7 +110,7 @@ class Binding:
         self.get_outputs = self.native.get_outputs
         self.numbers = {item.name: number_buffer(item.meta) for item in inputs if item.bound and not isinstance(item.meta, torch.Tensor)}
         for name, buffer in self.numbers.items():
-            element = dtypes.element_types()[buffer.dtype].onnx
+            element = dtypes.ELEMENT_TYPES[buffer.dtype].onnx
             self.bind_input(name, devices.ort_device(buffer.device), element, (), buffer.data_ptr())
         self.kept = [self._bind_constant(item, value) for item, value in constants if item.bound]
 
@@ -137,7 +137,7 @@ class Binding:
         plain = value.detach().resolve_neg()
         plain = (plain if item.permutation is None else plain.permute(item.permutation)).contiguous()
         kept = plain if plain.data_ptr() else plain.new_zeros(max(plain.numel(), 1))  # ONNX Runtime requires an address
-        self.bind_input(name, devices.ort_device(plain.device), dtypes.element_types()[plain.dtype].onnx, plain.shape, kept.data_ptr())
+        self.bind_input(name, devices.ort_device(plain.device), dtypes.ELEMENT_TYPES[plain.dtype].onnx, plain.shape, kept.data_ptr())
         return kept
 
     def __del__(self) -> None:

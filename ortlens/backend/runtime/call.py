@@ -36,7 +36,7 @@ from ortlens.backend.runtime.binding import Binding, number_buffer, permuted_nam
 from ortlens.backend.runtime.generated import Emitter, bytes_text, function_from_source, listed, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnxruntime
 
@@ -238,9 +238,9 @@ class _Writer:
                 return [filled]
             # To bind a value of the host to a session on a device is to copy it.
             device, buffer = self._emitter.constant(devices.ort_device(torch.device("cpu")), "d"), number_buffer(item.meta)
-            return [filled, f"bind_input({name}, {device}, {dtypes.element_types()[buffer.dtype].onnx}, (), b.numbers[{name}].data_ptr())"]
+            return [filled, f"bind_input({name}, {device}, {dtypes.ELEMENT_TYPES[buffer.dtype].onnx}, (), b.numbers[{name}].data_ptr())"]
         device = self._emitter.constant(devices.ort_device(item.meta.device), "d")
-        element = dtypes.element_types()[item.meta.dtype].onnx
+        element = dtypes.ELEMENT_TYPES[item.meta.dtype].onnx
         bind = f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})"
         stays = item.guarded and (self._calls is None or item.meta.device.type != "cpu")  # likewise
         return [
@@ -293,19 +293,19 @@ class _Writer:
         name = self._emitter.constant(output.name, "o")
         if not isinstance(output.meta, torch.Tensor):
             device = self._emitter.constant(devices.ort_device(torch.device("cpu")), "e")
-            element = dtypes.element_types()[number_buffer(output.meta).dtype].onnx
+            element = dtypes.ELEMENT_TYPES[number_buffer(output.meta).dtype].onnx
             return [f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
         device = self._emitter.constant(devices.ort_device(output.meta.device), "e")
         if self._sizes.shape(output) is None:
             sizes = self._spared_sizes(output)
             if sizes is None:
                 return [f"bind_output({name}, {device})"]
-            dtype, element = self._emitter.constant(output.meta.dtype, "y"), dtypes.element_types()[output.meta.dtype].onnx
+            dtype, element = self._emitter.constant(output.meta.dtype, "y"), dtypes.ELEMENT_TYPES[output.meta.dtype].onnx
             place = self._emitter.constant(output.meta.device, "place")
             made = f"z{index} = {sizes}; r{index} = empty(z{index}, dtype={dtype}, device={place}); {self._address(index, output)}"
             spared = f"{made}; bind_output({name}, {device}, {element}, z{index}, g{index})"
             return [f"if spares: {spared}", f"else: bind_output({name}, {device})"]
-        element = dtypes.element_types()[output.meta.dtype].onnx
+        element = dtypes.ELEMENT_TYPES[output.meta.dtype].onnx
         bind = f"bind_output({name}, {device}, {element}, {self._bound(index)}, g{index})"
         address = [] if output.in_place is not None else [self._address(index, output)]
         return [*address, *_bound_at(output.meta, f"outputs_at[{index}]", f"g{index}", bind)]
@@ -352,7 +352,7 @@ class _Sizes:
 
     def __init__(self, inputs: Sequence[BoundInput], *, symbolic: bool) -> None:
         self._inputs, self._symbolic = inputs, symbolic
-        self._terms = _term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
+        self._terms = _torch.term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
 
     def shape(self, output: Output) -> str | None:
         """Write the source of the shape that the session writes; None when it is known only after the run."""
@@ -375,11 +375,11 @@ class _Sizes:
         pairs = _sizes_of(name, output.meta)
         tensors = [(place, item.meta) for place, item in enumerate(self._inputs) if isinstance(item.meta, torch.Tensor)]
         pairs += [(f"a{place}.stride({dim})", stride) for place, meta in tensors for dim, stride in enumerate(meta.stride())]
-        return self.text(output.meta.stride(), _term_sources(pairs))
+        return self.text(output.meta.stride(), _torch.term_sources(pairs))
 
 
 def _place(name: str, meta: torch.Tensor, *, is_steady: bool = False) -> cuda.BoundPlace:
-    element = dtypes.element_types()[meta.dtype].onnx
+    element = dtypes.ELEMENT_TYPES[meta.dtype].onnx
     return cuda.BoundPlace(name=name, device=devices.ort_device(meta.device), element=element, is_steady=is_steady)
 
 
@@ -397,16 +397,6 @@ def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[s
 def _sizes_of(name: str, meta: Any) -> list[tuple[str, Any]]:
     """Pair the source of each size of a named tensor, or of the number itself, with what it is in the trace."""
     return [(f"{name}.shape[{dim}]", size) for dim, size in enumerate(meta.shape)] if isinstance(meta, torch.Tensor) else [(name, meta)]
-
-
-def _term_sources(pairs: Iterable[tuple[str, Any]]) -> dict[Any, str]:
-    """Map each symbol, or term such as `s0 // 2`, to the source of its value, from sources of numbers that hold it, scaled or in a sum."""
-    sources: dict[Any, str] = {}
-    for text, size in pairs:
-        if (scaled := _torch.scaled_term(size)) is not None:
-            term, offset, factor = scaled
-            sources.setdefault(term, text if (offset, factor) == (0, 1) else f"(({text} - {offset}) // {factor})")
-    return sources
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:

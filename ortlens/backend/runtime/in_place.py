@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-import torch.fx
 
 from ortlens.backend.basis.memory_order import has_fixed_sizes, is_contiguous
 from ortlens.backend.lowering import checks

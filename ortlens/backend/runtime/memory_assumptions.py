@@ -13,7 +13,16 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
-from ortlens.backend.basis.memory_order import are_disjoint, block_of, is_contiguous, merged, overlaps_itself, strides_like, tensors_overlap
+from ortlens.backend.basis.memory_order import (
+    are_disjoint,
+    block_of,
+    is_contiguous,
+    meets,
+    merged,
+    overlaps_itself,
+    strides_like,
+    tensors_overlap,
+)
 from ortlens.backend.lowering.layout_decisions import LayoutDecisions
 from ortlens.backend.runtime.generated import bytes_text, function_from_source, source_of
 from ortlens.errors import UsageError
@@ -113,7 +122,7 @@ class MemoryAssumptions:
         if any(_layout_of(leaves, group) not in self._known for group in groups):
             return False
         blocks = [block_of(leaves[leaf]) for leaf in self._blocks]
-        if any(_is_within(self._fixed_of(leaf), *block) for leaf, block in zip(self._blocks, blocks, strict=True)):
+        if any(meets(self._fixed_of(leaf), *block) for leaf, block in zip(self._blocks, blocks, strict=True)):
             return False
         written = {place for place, leaf in enumerate(self._blocks) if leaf in self.written}
         return are_disjoint(written, (), *(number for block in blocks for number in block))
@@ -207,9 +216,3 @@ def _layout_of(leaves: Sequence[Any], which: Iterable[int]) -> Any:
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return other.layout is torch.strided and tensors_overlap(one, other)
-
-
-def _is_within(stretches: Sequence[tuple[int, int]], start: int, size: int) -> bool:
-    """Tell whether a block of memory overlaps one of some sorted stretches."""
-    after = bisect.bisect_left(stretches, (start + size, 0))
-    return after > 0 and stretches[after - 1][1] > start

@@ -45,6 +45,28 @@ class Dequantised:
     scale: str | None = None  # name of the scales, for such runs as well; None without
     scales: int = 1  # their number
 
+    @property
+    def block(self) -> int | None:
+        """Size of the blocks of MatMulNBits for a matrix [out, in]; None if none divides it as its scales and zero points do."""
+        out, width = self.matrix.shape
+        counts = (self.scales, self.zeros.numel())
+        if any(count > 1 and count % out for count in counts):  # runs that do not end where rows do
+            return None
+        runs = [width, *(out * width // count for count in counts if count > out)]
+        return next((size for size in _BLOCKS if all(run % size == 0 for run in runs)), None)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return self.matrix.shape[1] // (self.block or 1)
+
+    @property
+    def is_of_4_bits(self) -> bool:
+        """Whether all integers and zero points are within [-8, 7], or within [0, 15]."""
+        low = min(int(self.matrix.min()), int(self.zeros.min()))
+        high = max(int(self.matrix.max()), int(self.zeros.max()))
+        return (low >= -_OFFSET and high < _OFFSET) or (low >= 0 and high < 2 * _OFFSET)
+
 
 class Constants:
     """Constants of one model."""
@@ -205,64 +227,25 @@ def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
     return graph.edited(change, made, domain=CONTRIB)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Product:
-    """A product with a dequantised weight: `x @ ((q - zero) * scale).T`."""
-
-    weight: str  # name of the integers
-    matrix: torch.Tensor  # the integers, [out, in]
-    scale: str | None  # name of the scales; None without
-    scales: int  # how many there are, each for as many adjacent integers
-    zeros: torch.Tensor  # the zero points, as many integers as divide the matrix into equal runs
-
-    @property
-    def block(self) -> int | None:
-        """Size of the blocks of MatMulNBits; None if none divides the matrix as its scales and zero points do."""
-        out, width = self.matrix.shape
-        counts = (self.scales, self.zeros.numel())
-        if any(count > 1 and count % out for count in counts):  # runs that do not end where rows do
-            return None
-        runs = [width, *(out * width // count for count in counts if count > out)]
-        return next((size for size in _BLOCKS if all(run % size == 0 for run in runs)), None)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of a row."""
-        return self.matrix.shape[1] // (self.block or 1)
-
-    @property
-    def is_of_4_bits(self) -> bool:
-        """Whether all integers and zero points are within [-8, 7], or within [0, 15]."""
-        low = min(int(self.matrix.min()), int(self.zeros.min()))
-        high = max(int(self.matrix.max()), int(self.zeros.max()))
-        return (low >= -_OFFSET and high < _OFFSET) or (low >= 0 and high < 2 * _OFFSET)
-
-
-def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
-    """Find what a node multiplies by; None unless it is a dequantised weight and MatMulNBits can do the same."""
-    if not _is_plain(node):
+def _product(node: onnx.NodeProto, constants: Constants) -> Dequantised | None:
+    """Find what a node multiplies by, `[out, in]`; None unless it is a dequantised weight and MatMulNBits can do the same."""
+    given = attributes_of(node)
+    if not given.get("alpha", 1) == given.get("beta", 1) == 1 or given.get("transA"):
         return None
     if constants.is_constant(node.input[0]) or constants.made_by(node.input[0]) == "DequantizeLinear":
         return None  # ONNX Runtime multiplies quantised tensors as integers
     found = constants.dequantised(node.input[1])
     if found is None or found.matrix.dim() != _MATRIX:
         return None
-    matrix = found.matrix if attributes_of(node).get("transB") else found.matrix.t()
-    if not matrix.is_contiguous() or matrix.nbytes < SMALLEST_BYTES:  # the integers lie in the order [in, out], or there are few
+    made = found if given.get("transB") else replace(found, matrix=found.matrix.t())
+    if not made.matrix.is_contiguous() or made.matrix.nbytes < SMALLEST_BYTES:  # the integers lie in the order [in, out], or there are few
         return None
-    made = _Product(weight=found.weight, matrix=matrix, scale=found.scale, scales=found.scales, zeros=found.zeros)
     return None if made.block is None else made
 
 
 def _is_of_int8(node: onnx.NodeProto, constants: Constants) -> bool:
     """Tell whether a node multiplies a value of int8 by a constant, both without zero points."""
     return len(node.input) <= _MATRIX and constants.is_int8(node.input[0]) and constants.is_constant(node.input[1])
-
-
-def _is_plain(node: onnx.NodeProto) -> bool:
-    """Tell whether a node multiplies and adds without factors."""
-    given = attributes_of(node)
-    return given.get("alpha", 1) == given.get("beta", 1) == 1 and not given.get("transA")
 
 
 class _ProductWriter:
@@ -272,7 +255,7 @@ class _ProductWriter:
         self._source, self._constants = source, constants
         self._made: list[onnx.NodeProto] = []
 
-    def nodes(self, product: _Product) -> list[onnx.NodeProto]:
+    def nodes(self, product: Dequantised) -> list[onnx.NodeProto]:
         """Write the nodes that compute what the source computes."""
         (out, width), per_row = product.matrix.shape, product.scales <= product.matrix.shape[0]
         halves, zeros, scales = self._in_one(product) if product.is_of_4_bits else self._in_two(product)
@@ -296,7 +279,7 @@ class _ProductWriter:
         self._made[-1].output[0] = self._source.output[0]
         return self._made
 
-    def _in_one(self, product: _Product) -> tuple[list[str], torch.Tensor, str]:
+    def _in_one(self, product: Dequantised) -> tuple[list[str], torch.Tensor, str]:
         """Pack integers of 4 bits into blocks; return them, their zero points and scales."""
         is_positive = min(int(product.matrix.min()), int(product.zeros.min())) >= 0
         same_bits = self._add("Cast", product.weight, to=_UINT8)
@@ -304,7 +287,7 @@ class _ProductWriter:
         zeros = _spread(product.zeros, product) + (0 if is_positive else _OFFSET)
         return [self._packed(integers, product)], zeros, self._block_scales(product)
 
-    def _in_two(self, product: _Product) -> tuple[list[str], torch.Tensor, str]:
+    def _in_two(self, product: Dequantised) -> tuple[list[str], torch.Tensor, str]:
         """Split integers of 8 bits into high and low halves; return both as `_in_one` does."""
         same_bits, zeros = self._add("Cast", product.weight, to=_UINT8), _spread(product.zeros, product)
         if product.matrix.dtype is torch.int8:
@@ -315,7 +298,7 @@ class _ProductWriter:
         scales = self._add("Concat", high_scales, low_scales, axis=1)
         return [self._packed(high, product), self._packed(same_bits, product)], torch.cat([zeros >> 4, zeros & 15], dim=1), scales
 
-    def _block_scales(self, product: _Product) -> str:
+    def _block_scales(self, product: Dequantised) -> str:
         """Return the scale of each block: 1 where whole rows are scaled afterwards."""
         out, blocks = product.matrix.shape[0], product.blocks
         if product.scales <= out or product.scale is None:
@@ -324,7 +307,7 @@ class _ProductWriter:
         shape = [out, product.scales // out, blocks * out // product.scales]
         return self._reshaped(self._add("Expand", grouped, self._constant(torch.tensor(shape))), [out, blocks])
 
-    def _packed(self, integers: str, product: _Product) -> str:
+    def _packed(self, integers: str, product: Dequantised) -> str:
         """Pack the low halves of bytes, two in one, the first in the low half."""
         sizes = [product.matrix.shape[0], product.blocks, product.matrix.shape[1] // product.blocks // 2, 2]
         pairs = self._reshaped(self._add("BitwiseAnd", integers, self._bytes(15)), sizes)
@@ -352,7 +335,7 @@ class _ProductWriter:
         return output
 
 
-def _spread(values: torch.Tensor, product: _Product) -> torch.Tensor:
+def _spread(values: torch.Tensor, product: Dequantised) -> torch.Tensor:
     out = product.matrix.shape[0]
     per_row = (values if values.numel() > 1 else values.expand(out)).reshape(out, -1)
     return per_row.repeat_interleave(product.blocks // per_row.shape[1], dim=1)

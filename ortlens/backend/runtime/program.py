@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.analysis.index import grouped

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
-import torch.fx
 
 from ortlens.backend.runtime import call, cuda, devices
 from ortlens.backend.runtime.weights import HeldWeights

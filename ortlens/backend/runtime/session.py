@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxruntime
 import torch
-import torch.fx
 
 from ortlens import _ort
 from ortlens._process import at_cost
@@ -145,7 +144,7 @@ def _value_text(meta: Any) -> str:
     if not isinstance(meta, torch.Tensor):
         return type(meta).__name__.removeprefix("Sym").lower()
     sizes = ",".join(str(size) for size in meta.shape)
-    return f"{dtypes.element_types()[meta.dtype].short}[{sizes}]"
+    return f"{dtypes.ELEMENT_TYPES[meta.dtype].short}[{sizes}]"
 
 
 _ADVICE = "; pre_ort_model_transforms must keep the inputs by name, and the order and types of the outputs"
@@ -435,7 +434,7 @@ def _difference(kind: str, value: onnx.ValueInfoProto, meta: Any) -> str | None:
     if not isinstance(meta, torch.Tensor):
         return None
     tensor = value.type.tensor_type
-    wanted, rank = dtypes.element_types()[meta.dtype].onnx, meta.dim()
+    wanted, rank = dtypes.ELEMENT_TYPES[meta.dtype].onnx, meta.dim()
     if tensor.elem_type not in (0, wanted):
         return f"{kind} {value.name} has element type {tensor.elem_type} of ONNX, PyTorch expects {wanted} ({meta.dtype}){_ADVICE}"
     if tensor.HasField("shape") and len(tensor.shape.dim) != rank:

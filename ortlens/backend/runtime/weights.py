@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import onnx
 import torch
-import torch.fx
 
 from ortlens import _ort, _torch
 from ortlens.backend.basis.memory_order import raw_bytes, span
@@ -275,7 +274,8 @@ class HeldWeights:
         places = [place for place in sorted(self._freezable) if names[place] in bound]
         if others := {args[place].device for place in places} - {torch.device("cpu")}:  # a session and its watch are for one device
             places = [place for place in places if args[place].device == next(iter(others))]
-        looked_up = {place for place in places if names[place] in tables and _is_large(args[place])}
+        # To compare a small one whole in every call costs less than to bind it.
+        looked_up = {place for place in places if names[place] in tables and args[place].nbytes > WHOLE_BYTES}
         self.table_bytes = sum(args[place].nbytes for place in looked_up)
         freezable = [place for place in places if place not in looked_up]
         return {place: weight for place in freezable if (weight := freeze(names[place], args[place])) is not None}
@@ -307,11 +307,6 @@ class HeldWeights:
 
 
 _MAX_REFREEZES = 2  # how often changed weights are frozen again before they become inputs: weights that change more often are being trained
-
-
-def _is_large(value: Any) -> bool:
-    """Tell whether a weight is too large to be compared whole in every call; to compare a small one costs less than to bind it."""
-    return isinstance(value, torch.Tensor) and value.nbytes > WHOLE_BYTES
 
 
 def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens import _torch
 from ortlens._shell import display_name
-from ortlens._torch.dispatch_mode import TorchDispatchMode
 from ortlens.analysis.identity import function_part, plain_function
 from ortlens.analysis.index import summed
 from ortlens.backend.basis.provenance import StackFrame, innermost, is_model_code
@@ -47,7 +46,7 @@ class Place(NamedTuple):
         return self.file, self.line, self.entry
 
 
-class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
+class _Counting(_torch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
     """Counts operators outside of graphs, by place and name."""
 
     def __init__(self, target: r.PythonFrame | None) -> None:

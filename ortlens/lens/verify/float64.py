@@ -16,7 +16,6 @@ from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ortlens import _torch
-from ortlens._torch.dispatch_mode import TorchDispatchMode
 from ortlens.backend.operators.facts import UNSAID_WRITES
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class _Doubles(NamedTuple):
     dtype: torch.dtype
 
 
-class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
+class Float64Run(_torch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
     """A context: what PyTorch computes inside it is also computed in double precision."""
 
     def __init__(self) -> None:

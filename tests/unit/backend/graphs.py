@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.fx
 from hypothesis import strategies as st
 
 from ortlens.backend.partitioning.plan import Verdict

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.fx
 
 import ortlens
 from ortlens import _torch

@@ -10,7 +10,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-import torch.fx
 from torch._subclasses import FakeTensorMode
 
 import ortlens

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.fx
 from hypothesis import given, settings
 
 from ortlens.backend.partitioning.plan import GraphPartition, NodeKind, Plan, kind_of, plan_partitions, split

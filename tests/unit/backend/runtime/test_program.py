@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.fx
 from hypothesis import given, settings
 
 from ortlens.backend.partitioning.plan import GraphPartition, Verdict, plan_partitions, split
