@@ -200,8 +200,9 @@ def _bisect(options: argparse.Namespace) -> int:
     if len(options.provider) > 1 or (options.provider and len(options.providers) > 1):
         raise UsageError("--provider is the one of the base; compare several with --providers alone")
 
+    from ortlens.lens.repro.evidence import checked_folder
     from ortlens.studies.bisect import Axes, bisected
-    from ortlens.studies.bisect_text import checked_folder, write_issue
+    from ortlens.studies.bisect_text import write_issue
     from ortlens.studies.environments import default_folder
     from ortlens.trace.records import same
 

@@ -58,8 +58,7 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     **kept: bool,
 ) -> pathlib.Path:
     """Write a reproduction and return its absolute path; see `Lens.repro`. Without `args`, no call is made."""
-    target = pathlib.Path(folder).absolute()
-    _check_free(target)
+    target = checked_folder(pathlib.Path(folder).absolute())
     if kept["real_inputs"] and args is None:
         raise UsageError("real_inputs=True keeps the inputs of a call: say which one with args=(...)")
     subjects = subjects_of(targets.graphs(), subject_id)
@@ -75,11 +74,13 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     return target
 
 
-def _check_free(target: pathlib.Path) -> None:
+def checked_folder(target: pathlib.Path) -> pathlib.Path:
+    """Return a folder to be written; raise `UsageError` where something is."""
     if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file; a reproduction is a folder: name one that does not exist yet")
+        raise UsageError(f"{target} is a file, and what is written is a folder: name one that does not exist yet")
     if target.is_dir() and any(target.iterdir()):
         raise UsageError(f"the folder {target} is not empty; name one that does not exist yet, nothing is overwritten")
+    return target
 
 
 def subjects_of(graphs: Sequence[ObservedGraph], subject_id: object) -> list[Subject]:
