@@ -97,7 +97,7 @@ def run_in_subprocess(  # noqa: PLR0913 - how it runs, each by name
     try:
         with contextlib.suppress(OSError):  # it may end before it has read all
             if process.stdin is not None:  # which stays open: its end tells the process that this one is gone
-                process.stdin.write(len(order).to_bytes(8, "big") + order)
+                process.stdin.write(order)
                 process.stdin.flush()
         over, peak = _waited(process, limits, stop)
     finally:

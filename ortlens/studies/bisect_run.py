@@ -117,10 +117,13 @@ def timed(folder: str, models: Sequence[tuple[str, str]], settings: Settings, ru
     began = time.perf_counter_ns()
     sessions = []
     for model, _ in models:
-        session, broken = _session_or_why(model, settings)
-        if session is None:
-            return {"refused": broken}
-        sessions.append(session)
+        try:
+            sessions.append(session_of(model, settings))
+        except Exception as error:
+            names = breaking(partial(session_of, model, settings, None))
+            if not names:
+                raise
+            return {"refused": f"{' and '.join(names)}, without which it loads. {error}"[:600]}
     calls = [_call_of(session, feed) for session, (_, feed) in zip(sessions, models, strict=True)]
     return {**_clocked(folder, calls, runs, seconds, began), "pieces": pieces_of(sessions)}
 
@@ -167,17 +170,6 @@ def _clocked(folder: str, calls: Sequence[Callable[[], Mapping[str, Any]]], runs
         "resident": list(resident[:count]),
         "values": kept,
     }
-
-
-def _session_or_why(model: str, settings: Settings) -> tuple[Any, str]:
-    """Make a session; None, and the rewrites to blame, where these break the model."""
-    try:
-        return session_of(model, settings), ""
-    except Exception as error:
-        names = breaking(lambda without: session_of(model, settings, without=without))
-        if not names:
-            raise
-        return None, f"{' and '.join(names)}, without which it loads. {error}"[:600]
 
 
 def profiled(folder: str, models: Sequence[tuple[str, str]], settings: Settings) -> list[dict[str, Any]]:
