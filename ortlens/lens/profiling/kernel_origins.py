@@ -217,7 +217,8 @@ class _GraphPair:
         found = {node.name: node for node in anchors}
         waiting = list(anchors)
         while waiting:
-            for value in _read_by(waiting.pop()):
+            node = waiting.pop()
+            for value in (*node.input, *node_provenance.captured(node)):
                 maker = self.makers.get(value)
                 if maker is not None and value not in kept and maker.name not in claimed and maker.name not in found:
                     found[maker.name] = maker
@@ -274,11 +275,3 @@ class _GraphPair:
                 yield from _GraphPair(bodies[name], body, self.compute, self.everywhere).walk()
             else:
                 yield from (Origin(kernel=inner.name, op_type=inner.op_type) for inner in node_provenance.iter_nodes(body))
-
-
-def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Collect the values that a node reads, including those read inside its bodies."""
-    yield from node.input
-    for _, body in node_provenance.subgraphs_of(node):
-        for inner in body.node:
-            yield from _read_by(inner)
