@@ -34,11 +34,10 @@ def stage(text: str) -> None:
 def answer(value: object) -> None:
     """Give the answer, plain enough for JSON, before the end: it counts even if the process does not live to its end."""
     if _folder is not None and not (_folder / ANSWER).exists():
-        _write({"value": value})
+        _write(_folder, {"value": value})
 
 
-def _write(answer: dict[str, Any]) -> None:
-    folder = _folder or Path()
+def _write(folder: Path, answer: dict[str, Any]) -> None:
     write_file(folder / ANSWER, json.dumps(answer).encode("utf-8"))
 
 
@@ -60,7 +59,7 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - whatever the model raises is the answer, SystemExit too
         traceback.print_exc()
         if not (_folder / ANSWER).exists():
-            _write({"error": in_a_line(error), "is_memory": _is_memory(error)})
+            _write(_folder, {"error": in_a_line(error), "is_memory": _is_memory(error)})
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
