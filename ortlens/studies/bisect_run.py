@@ -319,15 +319,16 @@ def _part_of(case: ReproCase, subject: Subject, lines: dict[str, str], folder: P
     import onnx
     import torch
 
+    from ortlens.backend.basis.memory_order import raw_bytes
+
     if case.model is None:
         raise UsageError(f"{subject.name} has no ONNX model")
     given = {item["name"]: torch.tensor(item["value"]) for item in case.facts["inputs"] if "value" in item} | case.values
     for tensor in case.model.graph.initializer:
         if tensor.name in case.facts["frozen"]:
-            plain = given[tensor.name].detach().contiguous()
             tensor.ClearField("external_data")
             tensor.data_location = onnx.TensorProto.DEFAULT
-            tensor.raw_data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+            tensor.raw_data = raw_bytes(given[tensor.name])
     feed = {}
     for value in case.model.graph.input:
         if given[value.name].dtype is torch.bfloat16:

@@ -25,14 +25,10 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Confidence
 
-_COPIES = frozenset(
-    {"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
-)
-"""Operators that ONNX Runtime inserts between nodes; those of the original model are known by name."""
-
 _ALWAYS_INSERTED = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"})
+_COPIES = _ALWAYS_INSERTED | {"Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+"""Operators that ONNX Runtime inserts between nodes; those of the original model are known by name."""
 _NAME_ENDS = ("_nchwc", "_transformed", "_nhwc")
-_NAME_STARTS = ("fused ",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +116,7 @@ def _origin_by_name(name: str, op_type: str, named: Mapping[str, onnx.NodeProto]
 
 def _known_name(name: str, known: Collection[str]) -> str | None:
     """Find the longest known name that a generated one begins with: `node_Gemm_39` for `fused node_Gemm_39/GemmActivationFusion/`."""
-    for start in _NAME_STARTS:
-        name = name.removeprefix(start)
+    name = name.removeprefix("fused ")
     while name:
         if name in known:
             return name

@@ -172,15 +172,11 @@ def _noting(subject: Subject, seen: dict[str, list[Any]], thread: int, inner: Ca
     if threading.get_ident() == thread and subject.name not in seen:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             values = args if is_partition else subject.graph.inputs_of(subject.part, args)
-            seen[subject.name] = [_kept(value) for value in values]
+            seen[subject.name] = [  # copies, because the run may write into them
+                value.detach().clone() if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) else value
+                for value in values
+            ]
     return inner(*args) if is_partition else inner(args)
-
-
-def _kept(value: Any) -> Any:
-    """Copy a value, because the run may write into it."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
-        return value
-    return value.detach().clone()
 
 
 def _gradients_for(targets: CompiledTargets, graph: ObservedGraph) -> contextlib.AbstractContextManager[object]:
@@ -218,19 +214,15 @@ def _fill(folder: pathlib.Path, cases: Sequence[ReproCase]) -> None:
         if case.model is not None:
             (folder / case.facts["model"]).write_bytes(case.model.SerializeToString())
         if case.values:
-            _save_values(case.values, folder / case.facts["values"])
+            try:
+                torch.save(case.values, folder / case.facts["values"])
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(str(error)) from error
     spec = {"versions": versions(), "rtol": _RTOL, "cases": [case.facts for case in cases]}
     (folder / "spec.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
     for name in _TEMPLATES:
         text = resources.files("ortlens.lens.repro").joinpath("bundle").joinpath(f"{name}.txt").read_text(encoding="utf-8")
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
-
-
-def _save_values(values: object, path: pathlib.Path) -> None:
-    try:
-        torch.save(values, path)
-    except RuntimeError as error:  # what torch makes of a full disk
-        raise OSError(str(error)) from error
 
 
 def _checked(folder: pathlib.Path, cases: Sequence[ReproCase]) -> list[Outcome]:

@@ -18,9 +18,8 @@ from ortlens.lens.profiling.device_times import (
     DeviceEvent,
     DevicePasses,
     DeviceTimes,
-    Launch,
+    HostSpan,
     Trace,
-    Window,
     device_provider,
     device_times,
     offset_between,
@@ -83,14 +82,14 @@ def test_work_launches_and_ranges_are_told_apart() -> None:
             Event("somebody's range", 100, 900, "CUDA", 97, 7, _kind="gpu_user_annotation"),
         ]
     )
-    assert seen.profiled == (Window(100, 1000, 42),)
-    assert seen.plain == (Window(1100, 2000, 42),)
+    assert seen.profiled == (HostSpan(100, 1000, 42),)
+    assert seen.plain == (HostSpan(1100, 2000, 42),)
     assert seen.work == (
         DeviceEvent("sgemm", 300, 340, 31),
         DeviceEvent("nvjet", 340, 390, 32),
         DeviceEvent("Memset (Device)", 400, 402, 99),
     )
-    assert seen.launches == {31: Launch(200, 205, 42), 32: Launch(220, 225, 42)}
+    assert seen.launches == {31: HostSpan(200, 205, 42), 32: HostSpan(220, 225, 42)}
 
 
 def test_only_devices_that_torchs_profiler_sees_have_a_source() -> None:
@@ -162,7 +161,7 @@ def run(start: int, *nodes: tuple[str, int, int], thread: int = THREAD, length: 
 
 
 def trace(*windows: tuple[int, int], plain: tuple[tuple[int, int], ...] = (), thread: int = THREAD) -> Trace:
-    profiled, others = ([Window(US * start, US * end, thread) for start, end in some] for some in (windows, plain))
+    profiled, others = ([HostSpan(US * start, US * end, thread) for start, end in some] for some in (windows, plain))
     return Trace(work=(), launches={}, profiled=tuple(profiled), plain=tuple(others))
 
 
@@ -171,7 +170,7 @@ def launched(  # noqa: PLR0913 - what there is to say of an event
 ) -> Trace:
     """Add a launch at a time of the host, and its work on the device; a key that is known adds work to that launch."""
     key = key or len(seen.work) + 1000
-    launches = {key: Launch(US * at, US * (at + 3), thread), **seen.launches}
+    launches = {key: HostSpan(US * at, US * (at + 3), thread), **seen.launches}
     return replace(seen, work=(*seen.work, DeviceEvent(name, US * start, US * end, key)), launches=launches)
 
 
@@ -261,8 +260,8 @@ def test_a_run_that_lost_its_events_does_not_make_a_kernel_faster() -> None:
 
 
 def test_the_nominal_clock_is_used_where_the_runs_lie_in_their_windows() -> None:
-    assert offset_between([Window(990 * US, 1500 * US, 0)], [run(1000)], [[]], 0) == 0
-    assert offset_between([Window(5990 * US, 6500 * US, 0)], [run(1000)], [[]], 5_000_123) == 5_000_123
+    assert offset_between([HostSpan(990 * US, 1500 * US, 0)], [run(1000)], [[]], 0) == 0
+    assert offset_between([HostSpan(5990 * US, 6500 * US, 0)], [run(1000)], [[]], 5_000_123) == 5_000_123
 
 
 @pytest.mark.parametrize("true", [10**15, -(10**15)])
@@ -285,7 +284,7 @@ def test_another_clock_is_found_from_the_launches(true: int) -> None:
 
 
 def test_clocks_that_cannot_be_aligned_raise() -> None:
-    windows = [Window(0, 200 * US, 0), Window(10_000 * US, 10_200 * US, 0)]
+    windows = [HostSpan(0, 200 * US, 0), HostSpan(10_000 * US, 10_200 * US, 0)]
     with pytest.raises(ClocksDisagree, match="cannot be aligned"):
         offset_between(windows, [run(0), run(5000)], [[], []], 0)
 
