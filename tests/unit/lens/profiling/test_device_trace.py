@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,36 +30,13 @@ from ortlens.lens.profiling.profiles import NodeSpan, SessionRun
 from ortlens.trace import records as r
 
 
-@dataclass(frozen=True)
-class Event:
-    _name: str
-    _start: int
-    _duration: int
-    _device: str = "CPU"
-    _correlation: int = 0
-    _thread: int = 1
-    _kind: str = ""
-
-    def name(self) -> str:
-        return self._name
-
-    def start_ns(self) -> int:
-        return self._start
-
-    def duration_ns(self) -> int:
-        return self._duration
-
-    def device_type(self) -> Any:  # noqa: ANN401 - an enum of torch
-        return SimpleNamespace(name=self._device)
-
-    def correlation_id(self) -> int:
-        return self._correlation
-
-    def device_resource_id(self) -> int:
-        return self._thread
-
-    def activity_type(self) -> str:
-        return self._kind
+def event(  # noqa: PLR0913, PLR0917 - what torch's profiler tells
+    name: str, start: int, duration: int, device: str = "CPU", correlation: int = 0, thread: int = 1, kind: str = ""
+) -> SimpleNamespace:
+    """Make an event of torch's profiler, whose figures are methods."""
+    figures = {"name": name, "start_ns": start, "duration_ns": duration, "device_type": SimpleNamespace(name=device)}
+    figures |= {"correlation_id": correlation, "device_resource_id": thread, "activity_type": kind}
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in figures.items()})
 
 
 RANGE = "ortlens: profiled run"
@@ -68,18 +45,18 @@ RANGE = "ortlens: profiled run"
 def test_work_launches_and_ranges_are_told_apart() -> None:
     seen = trace_from_events(
         [
-            Event(RANGE, 100, 900, _thread=42, _kind="user_annotation"),
-            Event("ortlens: plain run", 1100, 900, _thread=42, _kind="user_annotation"),
-            Event(RANGE, 150, 500, "CUDA", 3, 7, _kind="gpu_user_annotation"),  # the same range on the device
-            Event("cudaLaunchKernel", 200, 5, "CPU", 31, 42),
-            Event("cuLaunchKernelEx", 220, 5, "CPU", 32, 42),
-            Event("cudaStreamSynchronize", 700, 200, "CPU", 33, 42),
-            Event("aten::add", 210, 5, "CPU", 32, 42),  # torch numbers its own events otherwise
-            Event("sgemm", 300, 40, "CUDA", 31, 7),
-            Event("nvjet", 340, 50, "CUDA", 32, 7),
-            Event("Memset (Device)", 400, 2, "CUDA", 99, 7, _kind="gpu_memset"),
-            Event("Stream Sync", 400, 300, "CUDA", 98, 7, _kind="cuda_sync"),
-            Event("somebody's range", 100, 900, "CUDA", 97, 7, _kind="gpu_user_annotation"),
+            event(RANGE, 100, 900, thread=42, kind="user_annotation"),
+            event("ortlens: plain run", 1100, 900, thread=42, kind="user_annotation"),
+            event(RANGE, 150, 500, "CUDA", 3, 7, kind="gpu_user_annotation"),  # the same range on the device
+            event("cudaLaunchKernel", 200, 5, "CPU", 31, 42),
+            event("cuLaunchKernelEx", 220, 5, "CPU", 32, 42),
+            event("cudaStreamSynchronize", 700, 200, "CPU", 33, 42),
+            event("aten::add", 210, 5, "CPU", 32, 42),  # torch numbers its own events otherwise
+            event("sgemm", 300, 40, "CUDA", 31, 7),
+            event("nvjet", 340, 50, "CUDA", 32, 7),
+            event("Memset (Device)", 400, 2, "CUDA", 99, 7, kind="gpu_memset"),
+            event("Stream Sync", 400, 300, "CUDA", 98, 7, kind="cuda_sync"),
+            event("somebody's range", 100, 900, "CUDA", 97, 7, kind="gpu_user_annotation"),
         ]
     )
     assert seen.profiled == (HostSpan(100, 1000, 42),)
