@@ -90,29 +90,23 @@ def is_ready(checks: tuple[Check, ...]) -> bool:
 
 def _python() -> Check:
     found = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info[:2] >= _MIN_PYTHON:
-        return Check(name="python", status="ok", found=found)
-    return Check(name="python", status="error", found=found, advice="ortlens needs Python 3.11 or later")
+    advice = "ortlens needs Python 3.11 or later" * (sys.version_info[:2] < _MIN_PYTHON)
+    return Check(name="python", status="error" if advice else "ok", found=found, advice=advice)
 
 
 def _packages() -> Iterator[Check]:
     here = _versions.installed()
     for name, supported in _versions.SUPPORTED.items():
-        found = f"{here.get(name, 'not installed')} (supported: {supported})"
+        found, advice = f"{here.get(name, 'not installed')} (supported: {supported})", ""
         try:
             _versions.check_supported(name)
         except OrtLensError as err:
-            yield Check(name=name, status="error", found=found, advice=str(err))
-        else:
-            yield Check(name=name, status="ok", found=found)
-    yield from (_plain_package(name) for name in ("numpy", "pandas"))
-
-
-def _plain_package(name: str) -> Check:
-    try:
-        return Check(name=name, status="ok", found=metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return Check(name=name, status="error", found="not installed", advice=f"pip install {name}")
+            advice = str(err)
+        yield Check(name=name, status="error" if advice else "ok", found=found, advice=advice)
+    for name in ("numpy", "pandas"):
+        version = _versions.version_of(name)
+        advice = "" if version else f"pip install {name}"
+        yield Check(name=name, status="error" if advice else "ok", found=version or "not installed", advice=advice)
 
 
 def _distributions() -> Check:
@@ -290,11 +284,8 @@ def _faults() -> Iterator[Check]:
 def _features() -> Iterator[Check]:
     for feature, packages in FEATURES.items():
         missing = [name for name in packages if not _is_installed(name)]
-        if missing:
-            advice = f"pip install {' '.join(missing)}"
-            yield Check(name=feature, status="warning", found=f"missing: {', '.join(missing)}", advice=advice)
-        else:
-            yield Check(name=feature, status="ok", found=", ".join(packages))
+        found, advice = ("missing: ", f"pip install {' '.join(missing)}") if missing else ("", "")
+        yield Check(name=feature, status="warning" if missing else "ok", found=found + ", ".join(missing or packages), advice=advice)
 
 
 def _is_installed(name: str) -> bool:

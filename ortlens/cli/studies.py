@@ -182,8 +182,10 @@ def _bisect(options: argparse.Namespace) -> int:
     if len(options.provider) > 1 or (options.provider and len(options.providers) > 1):
         raise UsageError("--provider is the one of the base; compare several with --providers alone")
 
+    from ortlens.lens.repro.evidence import checked_folder
     from ortlens.studies.bisect import Axes, bisected
-    from ortlens.studies.bisect_text import checked_folder, sentences, write_issue
+    from ortlens.lens.repro.evidence import checked_folder
+    from ortlens.studies.bisect_text import sentences, write_issue
     from ortlens.studies.engine import sides_text
     from ortlens.studies.environments import default_folder
 

@@ -58,13 +58,9 @@ class RecordingPlan:
         """Return the plan of a process that this one started: its file names hold the rank, where it has one, and the process id."""
         rank = os.environ.get("RANK", "")
         label = f"rank{rank}-{os.getpid()}" if rank.isdecimal() else str(os.getpid())
-        return replace(
-            self,
-            name=f"{self.name} {label}",
-            save=_labelled(self.save, label),
-            report=None if self.report is None else _labelled(self.report, label),
-            journal=None if self.journal is None else _labelled(self.journal, label),
-        )
+        paths = {name: Path(text) for name in ("save", "report", "journal") if (text := getattr(self, name)) is not None}
+        labelled: dict[str, Any] = {name: str(path.with_name(f"{path.stem}.{label}{path.suffix}")) for name, path in paths.items()}
+        return replace(self, name=f"{self.name} {label}", **labelled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +188,6 @@ def record_child() -> None:
         with contextlib.suppress(ValueError, TypeError):
             given = json.loads(text)
             Recording(RecordingPlan(**{**given, "explain": tuple(given["explain"])}).for_child())
-
-
-def _labelled(path: str, label: str) -> str:
-    whole = Path(path)
-    return str(whole.with_name(f"{whole.stem}.{label}{whole.suffix}"))
 
 
 class Program:

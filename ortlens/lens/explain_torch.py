@@ -79,7 +79,9 @@ def explain_under(
     else:
         again = partial(compiler, backend=lens.apart)
         with _torch.unlogged_reports():
-            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), wanted.calls, again)
+            source = plain.source if isinstance(plain, Frozen) else plain
+            uncompiled = (lambda: source(*args, **kwargs)) if runs_uncompiled(source) else None
+            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), uncompiled, wanted.calls, again)
             if state is not None and targets.callables:
                 with lens_guard(recorder, "keeping values"):
                     keep_call(recorder, targets, state)
@@ -95,12 +97,6 @@ def _compiled(target: Callable[..., Any] | ExportedProgram, lens: Lens, compiler
     if _torch.compiled_ahead(target) is not None:
         return lens.compile_ahead(target)
     return compiler(target, backend=lens)
-
-
-def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Return a call of the target as it is; None for an exported program, which cannot be called."""
-    source = target.source if isinstance(target, Frozen) else target
-    return (lambda: source(*args, **kwargs)) if runs_uncompiled(source) else None
 
 
 def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,11 +72,9 @@ def _breaks_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     """Where `torch.compile` would break the graph: the target is called once, uncompiled but for Dynamo, and tensors restored."""
     lens, state = Lens("eager"), CallState(target, args, kwargs)
     try:
-        with _torch.quiet(), torch.no_grad():
+        with contextlib.suppress(Exception), _torch.quiet(), torch.no_grad():  # what tracing raised is reported anyway
             compiled: Callable[..., Any] = _torch.compiled_apart(target, lens)
             compiled(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - what tracing raised is reported anyway
-        return lens.captured().breaks
     finally:
         state.restore()
     return lens.captured().breaks

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _torch
-from ortlens.backend.freeze.arguments import named_arguments, needed_arguments, parameters_source, refuse_arguments, refuse_weights
+from ortlens.backend.freeze.arguments import (
+    named_arguments,
+    needed_arguments,
+    parameters_of,
+    parameters_source,
+    refuse_arguments,
+    refuse_weights,
+)
 from ortlens.backend.freeze.frozen import frozen_from, lowered_for
 from ortlens.backend.freeze.tracing import DroppedWrite, Untraceable, program_of
 from ortlens.errors import UsageError
@@ -106,13 +112,9 @@ def _argument_text(name: str, value: object) -> str:
     return repr(value) if value is None or isinstance(value, (bool, int, float)) else name
 
 
-def refuse_reserved(target: object, options: Mapping[str, object]) -> None:
+def refuse_reserved(target: Any, options: Mapping[str, object]) -> None:
     """Raise `UsageError` if an option given to `freeze`, and not None, is also an argument of the target."""
-    source = parameters_source(target) if callable(target) else None
-    try:
-        taken = () if source is None else inspect.signature(source).parameters
-    except (TypeError, ValueError):  # builtins have no signature
-        return
+    taken = parameters_of(parameters_source(target))
     if clash := [name for name, value in options.items() if value is not None and name in taken]:
         raise UsageError(f"the target takes an argument {clash[0]!r} too; pass it by its place, or freeze functools.partial of the target")
 

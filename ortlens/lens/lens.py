@@ -121,9 +121,9 @@ class Lens(CaptureView):
         """Return this lens, for the same reason."""
         return self
 
-    def __reduce__(self) -> tuple[Callable[..., Lens], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[[], Lens], tuple[()]]:
         """Pickle as a new lens over the same backend, for a compiled module that is pickled; `save` keeps the capture."""
-        return _lens_like, (self._ort or self._given, self.name, self._dry_run)
+        return partial(Lens, self._ort or self._given, name=self.name, dry_run=self._dry_run), ()
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         """Compile a Dynamo graph with the wrapped backend; called by `torch.compile`.
@@ -629,7 +629,3 @@ def capture(*, name: str | None = None, journal: str | os.PathLike[str] | None =
 
 def _figures() -> dict[str, Any]:
     return {**machine_figures(), "torch_threads": torch.get_num_threads(), "cpu_bfloat16": _torch.computes_bfloat16()}
-
-
-def _lens_like(backend: str | Callable[..., Any], name: str, dry_run: bool) -> Lens:  # noqa: FBT001 - pickle passes by position
-    return Lens(backend, name=name, dry_run=dry_run)

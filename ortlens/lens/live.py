@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ortlens._process import resident_bytes
 from ortlens._shell import in_notebook
@@ -35,7 +35,7 @@ class Live:
         self._recorder = recorder
         is_notebook = in_notebook()
         self._every = every if every is not None else _NOTEBOOK_S if is_notebook else _LINE_S
-        self._screen: _Display = _Notebook(name) if is_notebook else _Lines()
+        self._screen: _Notebook | _Lines = _Notebook(name) if is_notebook else _Lines()
         self._began = time.monotonic()
         self._points: list[LivePoint] = []
         self._looking = threading.Lock()
@@ -96,12 +96,6 @@ def snapshot(recorder: Recorder) -> r.Capture:
         fallbacks=tuple(replace(row, total_ns=spent.get((row.graph_id, row.node), 0)) for row in recorder.records(r.Fallback)),
         runs=tuple(run_from_row(log.session_id, log.graph_id, row) for log in logs for row in log.rows(latest=_LATEST)),
     )
-
-
-class _Display(Protocol):
-    """Where the figures are shown."""
-
-    def show(self, points: Sequence[LivePoint], *, is_over: bool) -> None: ...
 
 
 class _Notebook:

@@ -97,7 +97,7 @@ def run_in_subprocess(  # noqa: PLR0913 - how it runs, each by name
     try:
         with contextlib.suppress(OSError):  # it may end before it has read all
             if process.stdin is not None:  # which stays open: its end tells the process that this one is gone
-                process.stdin.write(len(order).to_bytes(8, "big") + order)
+                process.stdin.write(order)
                 process.stdin.flush()
         over, peak = _waited(process, limits, stop)
     finally:
@@ -148,21 +148,16 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
 
 
 def _judged(code: int, over: ProcessStatus | None, folder: Path, limits: ProcessLimits, log: str) -> tuple[ProcessStatus, str, Any]:
-    answer = _answer(folder)
-    if answer is not None and "value" in answer:
+    answer: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        answer = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+    if "value" in answer:
         return "ok", "", answer["value"]
-    if answer is not None:
+    if answer:
         return "memory" if answer.get("is_memory") else "failed", str(answer.get("error")), None
     status = over or "crashed"
     doing = (folder / STAGE).read_text(encoding="utf-8") if (folder / STAGE).is_file() else "starting"
     return status, f"{_why(status, code, limits)} while {doing}{_last_line(log)}", None
-
-
-def _answer(folder: Path) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError):
-        answer = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
-        return answer if isinstance(answer, dict) else None
-    return None
 
 
 def _why(status: ProcessStatus, code: int, limits: ProcessLimits) -> str:
@@ -195,14 +190,12 @@ class _Tail:
     """Reads what a process prints, and keeps the end of it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._stream = process.stdout
+        self._stream: Any = process.stdout  # which is a pipe
         self._kept = bytearray()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        if self._stream is None:
-            return
         with contextlib.suppress(OSError, ValueError):
             while data := os.read(self._stream.fileno(), _LOG_BYTES):
                 self._kept += data
@@ -211,7 +204,7 @@ class _Tail:
     def text(self) -> str:
         """Return what is kept; call it once the process is gone."""
         self._thread.join(timeout=5)
-        if self._stream is not None and not self._thread.is_alive():
+        if not self._thread.is_alive():
             self._stream.close()
         return bytes(self._kept).decode("utf-8", "replace")
 

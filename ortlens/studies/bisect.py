@@ -34,9 +34,10 @@ from ortlens.job.targets import Inputs
 from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
+from ortlens.lens.repro.evidence import checked_folder
 from ortlens.studies import bisect_run
 from ortlens.studies.bisect_run import Settings
-from ortlens.studies.bisect_text import checked_folder, write_issue
+from ortlens.studies.bisect_text import write_issue
 from ortlens.studies.cases import text_from_target
 from ortlens.studies.engine import ProcessSide, measured
 from ortlens.studies.environments import HERE, Environment, default_folder, install, place_of

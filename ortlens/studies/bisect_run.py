@@ -117,10 +117,13 @@ def timed(folder: str, models: Sequence[tuple[str, str]], settings: Settings, ru
     began = time.perf_counter_ns()
     sessions = []
     for model, _ in models:
-        session, broken = _session_or_why(model, settings)
-        if session is None:
-            return {"refused": broken}
-        sessions.append(session)
+        try:
+            sessions.append(session_of(model, settings))
+        except Exception as error:
+            names = breaking(partial(session_of, model, settings, None))
+            if not names:
+                raise
+            return {"refused": f"{' and '.join(names)}, without which it loads. {error}"[:600]}
     calls = [_call_of(session, feed) for session, (_, feed) in zip(sessions, models, strict=True)]
     return {**_clocked(folder, calls, runs, seconds, began), "pieces": pieces_of(sessions)}
 
@@ -167,17 +170,6 @@ def _clocked(folder: str, calls: Sequence[Callable[[], Mapping[str, Any]]], runs
         "resident": list(resident[:count]),
         "values": kept,
     }
-
-
-def _session_or_why(model: str, settings: Settings) -> tuple[Any, str]:
-    """Make a session; None, and the rewrites to blame, where these break the model."""
-    try:
-        return session_of(model, settings), ""
-    except Exception as error:
-        names = breaking(lambda without: session_of(model, settings, without=without))
-        if not names:
-            raise
-        return None, f"{' and '.join(names)}, without which it loads. {error}"[:600]
 
 
 def profiled(folder: str, models: Sequence[tuple[str, str]], settings: Settings) -> list[dict[str, Any]]:
@@ -327,15 +319,16 @@ def _part_of(case: ReproCase, subject: Subject, lines: dict[str, str], folder: P
     import onnx
     import torch
 
+    from ortlens.backend.basis.memory_order import raw_bytes
+
     if case.model is None:
         raise UsageError(f"{subject.name} has no ONNX model")
     given = {item["name"]: torch.tensor(item["value"]) for item in case.facts["inputs"] if "value" in item} | case.values
     for tensor in case.model.graph.initializer:
         if tensor.name in case.facts["frozen"]:
-            plain = given[tensor.name].detach().contiguous()
             tensor.ClearField("external_data")
             tensor.data_location = onnx.TensorProto.DEFAULT
-            tensor.raw_data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+            tensor.raw_data = raw_bytes(given[tensor.name])
     feed = {}
     for value in case.model.graph.input:
         if given[value.name].dtype is torch.bfloat16:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens._files import whole_folder
-from ortlens.errors import UsageError
 from ortlens.lens.observing.optimizers import LEVELS
 from ortlens.lens.repro.evidence import versions, without_paths
 from ortlens.units import counted, distance, size_from_bytes, time_from_ns
@@ -132,13 +131,6 @@ def _apart(one: OperatorKernels, other: OperatorKernels) -> bool:
 
 def _kernel_words(kernel: OperatorKernels | None) -> str:
     return "none" if kernel is None else f"{time_from_ns(kernel.total_ns)} in {kernel.count}"
-
-
-def checked_folder(folder: Path) -> Path:
-    """Return a folder for an issue; raise `UsageError` where something is."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not empty, and nothing is overwritten; name a folder that does not exist yet")
-    return folder
 
 
 def write_issue(result: Bisection, folder: Path, command: str) -> Bisection:

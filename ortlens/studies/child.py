@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from ortlens._files import write_file
 
@@ -34,11 +34,10 @@ def stage(text: str) -> None:
 def answer(value: object) -> None:
     """Give the answer, plain enough for JSON, before the end: it counts even if the process does not live to its end."""
     if _folder is not None and not (_folder / ANSWER).exists():
-        _write({"value": value})
+        _write(_folder, {"value": value})
 
 
-def _write(answer: dict[str, Any]) -> None:
-    folder = _folder or Path()
+def _write(folder: Path, answer: dict[str, Any]) -> None:
     write_file(folder / ANSWER, json.dumps(answer).encode("utf-8"))
 
 
@@ -47,36 +46,29 @@ def main() -> None:
     global _folder  # noqa: PLW0603 - the process has one folder
     _folder = Path(sys.argv[-1])
     sys.argv[:] = ["ortlens"]
-    orders = os.fdopen(os.dup(0), "rb", buffering=0)
-    order = pickle.loads(_read(orders, int.from_bytes(_read(orders, 8), "big")))  # noqa: S301 - from the process that started this one
+    orders = os.dup(0)
+    with open(0, "rb", closefd=False) as stream:
+        function, args = pickle.load(stream)  # noqa: S301 - from the process that started this one
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_end_with_parent, args=(orders,), daemon=True).start()
     _be_modest()
     faulthandler.enable(all_threads=False)
     try:
-        function, args = order
         answer(function(*args))
     except BaseException as error:  # noqa: BLE001 - whatever the model raises is the answer, SystemExit too
         traceback.print_exc()
         if not (_folder / ANSWER).exists():
-            _write({"error": in_a_line(error), "is_memory": _is_memory(error)})
+            _write(_folder, {"error": in_a_line(error), "is_memory": _is_memory(error)})
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)  # what crashes while Python takes itself down takes no answer with it
 
 
-def _read(stream: BinaryIO | Any, size: int) -> bytes:  # noqa: ANN401 - a raw stream
-    data = b""
-    while len(data) < size and (more := stream.read(size - len(data))):
-        data += more
-    return data
-
-
-def _end_with_parent(orders: Any) -> None:  # noqa: ANN401 - a raw stream
+def _end_with_parent(orders: int) -> None:
     """End when the other end of standard input is closed, as it is when the parent ends, however it does."""
-    orders.read(1)
+    os.read(orders, 1)
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

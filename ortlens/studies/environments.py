@@ -32,12 +32,11 @@ class Environment:
         if self.python == sys.executable:
             return self.python, [*([] if self.front is None else [str(self.front)]), *sys.path], True
         link = links / "ortlens"
-        if not link.exists():
-            package = Path(__file__).parents[1]
-            try:
-                link.symlink_to(package, target_is_directory=True)
-            except OSError:  # Windows asks for a privilege
-                shutil.copytree(package, link)
+        package = Path(__file__).parents[1]
+        try:
+            link.symlink_to(package, target_is_directory=True)
+        except OSError:  # Windows asks for a privilege
+            shutil.copytree(package, link)
         return self.python, [str(links)], False
 
 

@@ -15,7 +15,7 @@ from ortlens.backend.basis import ab_timing
 from ortlens.lens.measuring import ledger_pass, measurement, probes
 from ortlens.lens.observing import environment
 from ortlens.lens.profiling import device_times, kernels
-from ortlens.lens.profiling.device_times import DeviceEvent, Launch, Trace
+from ortlens.lens.profiling.device_times import DeviceEvent, HostSpan, Trace
 from ortlens.studies import bench as bench_study
 from ortlens.studies import engine
 from ortlens.trace.records import OUTSIDE
@@ -58,11 +58,11 @@ def test_without_work_on_the_device_kernels_have_their_launches_and_the_lens_say
 def made_up(trace: Trace) -> Trace:
     """Put a copy at the start of each run, a kernel into the middle, which is in a node or between two, and a late one of 70 µs."""
     work: list[DeviceEvent] = []
-    launches: dict[int, Launch] = {}
+    launches: dict[int, HostSpan] = {}
     for window in (*trace.profiled, *trace.plain):
         for at, name, length in ((window.start, "copy", 5), ((window.start + window.end) // 2, "middle", 11), (window.end, "late", 70)):
             key = len(work) + 1
-            launches[key] = Launch(at, at + MICRO, window.thread)
+            launches[key] = HostSpan(at, at + MICRO, window.thread)
             start = window.end + MICRO * {"copy": 0, "middle": 5, "late": 36}[name]
             work.append(DeviceEvent(name, start, start + length * MICRO, key))
     return replace(trace, work=tuple(work), launches=launches)

@@ -121,7 +121,7 @@ def _place_of(frame: FrameType | None, target: r.PythonFrame | None) -> Place | 
     entry, is_target = None, False
     while frame is not None and frame.f_code is not count_operators.__code__:
         code = frame.f_code
-        if not found and _is_inside(code.co_filename):
+        if not found and code.co_filename.startswith(_INSIDE):
             return None
         if _is_of_the_program(code.co_filename, code.co_name):
             found.append((code, frame.f_lineno))
@@ -142,11 +142,6 @@ def _place_of(frame: FrameType | None, target: r.PythonFrame | None) -> Place | 
 def _is_part(qualname: str, file: str, target: r.PythonFrame) -> bool:
     outer, dot, name = qualname.rpartition(".")
     return outer + dot + plain_function(name) == target.frame and display_name(file) == target.file
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_inside(file: str) -> bool:
-    return file.startswith(_INSIDE)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.provenance import count_ops, needs_gradient
-from ortlens.backend.freeze.arguments import named_arguments, needed_arguments, parameters_source
+from ortlens.backend.freeze.arguments import bound_arguments, named_arguments, needed_arguments, parameters_of, parameters_source
 from ortlens.errors import UsageError
 from ortlens.lens.observing.break_texts import lines_of
 from ortlens.lens.observing.environment import chosen_options, rank_of_process
@@ -389,13 +389,9 @@ class CompiledTargets:
 
     def refuse_ambiguous(self, options: Iterable[str]) -> None:
         """Reject options whose names are also arguments of the target."""
-        names: list[str] = []
-        for known in self.callables:
-            with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
-                names += inspect.signature(known.function).parameters
-        clash = next((name for name in names if name in set(options)), None)
-        if clash is not None:
-            raise UsageError(f"the target takes an argument {clash!r} too; pass it by its place, and leave out the option {clash!r}")
+        names = {name for known in self.callables for name in parameters_of(parameters_source(known.function))}
+        if clash := [name for name in options if name in names]:
+            raise UsageError(f"the target takes an argument {clash[0]!r} too; pass it by its place, and leave out the option {clash[0]!r}")
 
 
 class SeenCalls:
@@ -499,10 +495,8 @@ def form_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     owner = getattr(target, "__self__", None)
     function = owner.forward if isinstance(owner, torch.nn.Module) else target
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-        bound.apply_defaults()
-        named = dict(bound.arguments)
-    except (TypeError, ValueError):  # builtins without a signature, and arguments that do not fit it
+        named = bound_arguments(function, tuple(args), kwargs, defaults=True)
+    except TypeError:  # builtins without a signature, and arguments that do not fit it
         named = {f"#{place}": value for place, value in enumerate(args)} | dict(kwargs)
     return tuple(sorted((name, _kind(value)) for name, value in named.items()))
 

@@ -174,7 +174,7 @@ class TwoModels:
         for node in used_nodes([each for each in reference.nodes() if not names.keys() & each.output], wanted):
             node.input[:] = [names.get(name) or reference.name_elsewhere(name, value) for name in node.input]
             node.output[:] = [reference.name_elsewhere(name, value) for name in node.output]
-            node.name = ""  # another node may have it
+            node.name = reference.name_elsewhere(node.name, value)
             nodes.append(node)
         nodes.append(onnx.helper.make_node("Identity", [reference.name_elsewhere(own[value], value)], [f"{value}{_NUMBERS}"]))
         return [*nodes, *model.conversion(value, f"{value}{_NUMBERS}", reference, own[value], back=True)]

@@ -50,16 +50,8 @@ class DeviceEvent(NamedTuple):
     correlation: int  # that of the call that launched it; all work of one replayed graph has the same
 
 
-class Launch(NamedTuple):
-    """A call on the host that starts work on a device."""
-
-    start: int
-    end: int
-    thread: int
-
-
-class Window(NamedTuple):
-    """One run of a session on the host, until its device was done."""
+class HostSpan(NamedTuple):
+    """On the host: a call that starts work on a device, or one run of a session until its device was done."""
 
     start: int
     end: int
@@ -71,9 +63,9 @@ class Trace:
     """What torch's profiler saw, on one clock, while two sessions ran in turns."""
 
     work: tuple[DeviceEvent, ...]
-    launches: Mapping[int, Launch]  # by correlation
-    profiled: tuple[Window, ...]  # runs of the session that ONNX Runtime's profiler watched
-    plain: tuple[Window, ...]  # runs of the session in use
+    launches: Mapping[int, HostSpan]  # by correlation
+    profiled: tuple[HostSpan, ...]  # runs of the session that ONNX Runtime's profiler watched
+    plain: tuple[HostSpan, ...]  # runs of the session in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +161,12 @@ def _with_known_threads(trace: Trace) -> Trace:
     return replace(trace, launches={key: launch._replace(thread=thread) for key, launch in trace.launches.items()})
 
 
-def _by_window(trace: Trace, windows: Sequence[Window], *, from_all: bool) -> list[list[tuple[DeviceEvent, Launch | None]]]:
+def _by_window(trace: Trace, windows: Sequence[HostSpan], *, from_all: bool) -> list[list[tuple[DeviceEvent, HostSpan | None]]]:
     """Collect the work of each window with its launch, in the order of the launches; `from_all` threads, or that of the window.
 
     Work without a known launch belongs to the run that began last before it: the device is waited for in between.
     """
-    found: list[list[tuple[DeviceEvent, Launch | None]]] = [[] for _ in windows]
+    found: list[list[tuple[DeviceEvent, HostSpan | None]]] = [[] for _ in windows]
     all_windows = sorted({*trace.profiled, *trace.plain})
     starts, places = [window.start for window in all_windows], {window: place for place, window in enumerate(windows)}
     for work in trace.work:
@@ -207,7 +199,7 @@ class _Spans:
         return None
 
 
-def offset_between(windows: Sequence[Window], runs: Sequence[SessionRun], launches: Sequence[Sequence[int]], nominal_ns: int) -> int:
+def offset_between(windows: Sequence[HostSpan], runs: Sequence[SessionRun], launches: Sequence[Sequence[int]], nominal_ns: int) -> int:
     """Return what to add to ONNX Runtime's times to get the profiler's: the nominal number where each run then lies in its window.
 
     Where it does not, the clocks differ: of the numbers with which all runs lie in their windows, the one that puts most launches into
@@ -228,7 +220,7 @@ def offset_between(windows: Sequence[Window], runs: Sequence[SessionRun], launch
     return best[len(best) // 2]
 
 
-def _use_of(own: Sequence[tuple[DeviceEvent, Launch | None]]) -> DeviceUse:
+def _use_of(own: Sequence[tuple[DeviceEvent, HostSpan | None]]) -> DeviceUse:
     """Compute how busy the device was in one run, and how long it was idle between its first and its last work."""
     intervals = sorted((work.start, work.end) for work, _ in own)
     busy, done = 0, intervals[0][0] if intervals else 0
@@ -326,17 +318,17 @@ class DevicePasses:
 def trace_from_events(events: Iterable[Any]) -> Trace:
     """Read the events of torch's profiler (Kineto): work on devices, the calls that launch it, and our ranges. Times are Unix ns."""
     work: list[DeviceEvent] = []
-    launches: dict[int, Launch] = {}
-    windows: dict[str, list[Window]] = {_PROFILED: [], _PLAIN: []}
+    launches: dict[int, HostSpan] = {}
+    windows: dict[str, list[HostSpan]] = {_PROFILED: [], _PLAIN: []}
     for event in events:
         name, start, end = event.name(), event.start_ns(), event.start_ns() + event.duration_ns()
         if event.device_type().name != "CPU":
             if not _NO_WORK.search(event.activity_type()):
                 work.append(DeviceEvent(name, start, end, event.correlation_id()))
         elif name in windows:
-            windows[name].append(Window(start, end, event.device_resource_id()))
+            windows[name].append(HostSpan(start, end, event.device_resource_id()))
         elif _LAUNCHES.match(name) and event.correlation_id():
-            launches[event.correlation_id()] = Launch(start, end, event.device_resource_id())
+            launches[event.correlation_id()] = HostSpan(start, end, event.device_resource_id())
     known = {item.correlation for item in work}
     return Trace(
         work=tuple(work),

@@ -7,6 +7,7 @@ that one of them excludes is shown to it as an operator that it does not know.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import tempfile
@@ -22,7 +23,7 @@ from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import iter_nodes
 from ortlens.backend.basis.options import named_providers
 from ortlens.errors import UsageError
-from ortlens.lens.profiling.kernel_records import leave_out, size_of
+from ortlens.lens.profiling.kernel_records import size_of, with_outside_values
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
@@ -67,14 +68,8 @@ def record_partitions(recorder: Recorder) -> None:
 
 def _write_with_constants(model: onnx.ModelProto, names: Collection[str], folder: Path) -> None:
     """Write a model whose inputs of these names are constants: all of them lie in one file of zeros, which takes no room on the disk."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for value in [value for value in made.graph.input if value.name in names]:
-        kind = value.type.tensor_type
-        tensor = made.graph.initializer.add(name=value.name, data_type=kind.elem_type, dims=[dim.dim_value for dim in kind.shape.dim])
-        leave_out(tensor)
-        made.graph.input.remove(value)
-    with (folder / "weights.bin").open("wb") as file:
+    made, _ = with_outside_values(copy.deepcopy(model), names)
+    with (folder / "weights").open("wb") as file:
         file.truncate(max(map(size_of, made.graph.initializer), default=0))
     onnx.save(made, folder / "model.onnx")
 

@@ -25,14 +25,10 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Confidence
 
-_COPIES = frozenset(
-    {"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost", "Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
-)
-"""Operators that ONNX Runtime inserts between nodes; those of the original model are known by name."""
-
 _ALWAYS_INSERTED = frozenset({"ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"})
+_COPIES = _ALWAYS_INSERTED | {"Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+"""Operators that ONNX Runtime inserts between nodes; those of the original model are known by name."""
 _NAME_ENDS = ("_nchwc", "_transformed", "_nhwc")
-_NAME_STARTS = ("fused ",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +116,7 @@ def _origin_by_name(name: str, op_type: str, named: Mapping[str, onnx.NodeProto]
 
 def _known_name(name: str, known: Collection[str]) -> str | None:
     """Find the longest known name that a generated one begins with: `node_Gemm_39` for `fused node_Gemm_39/GemmActivationFusion/`."""
-    for start in _NAME_STARTS:
-        name = name.removeprefix(start)
+    name = name.removeprefix("fused ")
     while name:
         if name in known:
             return name
@@ -217,7 +212,8 @@ class _GraphPair:
         found = {node.name: node for node in anchors}
         waiting = list(anchors)
         while waiting:
-            for value in _read_by(waiting.pop()):
+            node = waiting.pop()
+            for value in (*node.input, *node_provenance.captured(node)):
                 maker = self.makers.get(value)
                 if maker is not None and value not in kept and maker.name not in claimed and maker.name not in found:
                     found[maker.name] = maker
@@ -274,11 +270,3 @@ class _GraphPair:
                 yield from _GraphPair(bodies[name], body, self.compute, self.everywhere).walk()
             else:
                 yield from (Origin(kernel=inner.name, op_type=inner.op_type) for inner in node_provenance.iter_nodes(body))
-
-
-def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Collect the values that a node reads, including those read inside its bodies."""
-    yield from node.input
-    for _, body in node_provenance.subgraphs_of(node):
-        for inner in body.node:
-            yield from _read_by(inner)

@@ -19,7 +19,7 @@ from ortlens.trace import records as r
 from ortlens.trace.records import same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import onnx
@@ -110,11 +110,6 @@ class ProfilerTwin:
         return _MAX_EVENTS // max(self.node_count, 1) - len(self.turns.groups) - 1
 
 
-def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
-    """Group the counted runs by call."""
-    return list(grouped((group, time) for group, time in zip(groups, runs_ns, strict=True) if group is not None).values())
-
-
 def without_weights(path: Path, source: onnx.ModelProto | None) -> onnx.ModelProto | None:
     """Read the model as optimised by ONNX Runtime, with no other constants than its `source` has; None if the provider cannot write it."""
     import onnx
@@ -137,6 +132,19 @@ def leave_out(tensor: onnx.TensorProto) -> None:
         tensor.ClearField(name)
     tensor.data_location = tensor.EXTERNAL
     tensor.external_data.add(key="location", value="weights.bin")
+
+
+def with_outside_values(model: Any, names: Collection[str]) -> tuple[onnx.ModelProto, list[str]]:
+    """Turn some inputs of a model, in place, into constants whose bytes are passed separately; return it and the names of these."""
+    frozen = [value.name for value in model.graph.input if value.name in names]
+    for value in [value for value in model.graph.input if value.name in names]:
+        kind = value.type.tensor_type
+        tensor = model.graph.initializer.add(name=value.name, data_type=kind.elem_type, dims=[dim.dim_value for dim in kind.shape.dim])
+        tensor.data_location = tensor.EXTERNAL
+        for key, text in (("location", "weights"), ("offset", "0"), ("length", str(size_of(tensor)))):
+            tensor.external_data.add(key=key, value=text)
+        model.graph.input.remove(value)
+    return model, frozen
 
 
 def _inline(model: onnx.ModelProto) -> list[onnx.TensorProto]:
@@ -230,7 +238,8 @@ def _kernels(profiled: ProfiledSession, read: profiles.Profile, cost_ns: float) 
 
 def _quiet_ns(turns: Turns) -> int:
     """Sum up all counted runs, at the mean of the faster half of the runs of each call."""
-    return round(sum(profiles.quiet_mean(times) * len(times) for times in _by_group(turns.plain_ns, turns.groups)))
+    calls = grouped((group, time) for group, time in zip(turns.groups, turns.plain_ns, strict=True) if group is not None)
+    return round(sum(profiles.quiet_mean(times) * len(times) for times in calls.values()))
 
 
 def with_refusals(
@@ -349,10 +358,7 @@ def bits_of(element_type: int) -> int:
 
     name = onnx.TensorProto.DataType.Name(element_type) if element_type in onnx.TensorProto.DataType.values() else ""
     known = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}
-    try:
-        return known[name] if name in known else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
-    except (KeyError, TypeError, ValueError):
-        return 0
+    return known[name] if name in known else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
 
 
 def _scaled(profiled_ns: float | None, kernel: profiles.ProfiledKernel, own_ns: int) -> int | None:

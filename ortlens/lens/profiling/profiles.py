@@ -264,21 +264,16 @@ def measure_cost() -> Cost:
     """
     import numpy as np
 
-    short, long = _session(_SHORT, None), _session(_LONG, None)
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
-        profiled = _session(_LONG, folder)
-        times: dict[int, list[int]] = {_SHORT: [], _LONG: []}
-        watched: list[int] = []
+        sessions = _session(_SHORT, None), _session(_LONG, None), _session(_LONG, folder)
+        times: tuple[list[int], ...] = [], [], []
         feed = {"v0": np.ones(8, dtype=np.float32)}
         for _ in range(_ROUNDS):  # in turns, so that other load affects all of them alike
-            for length, session in ((_SHORT, short), (_LONG, long)):
+            for session, taken in zip(sessions, times, strict=True):
                 started = time.perf_counter_ns()
                 session.run(None, feed)
-                times[length].append(time.perf_counter_ns() - started)
-            started = time.perf_counter_ns()
-            profiled.run(None, feed)
-            watched.append(time.perf_counter_ns() - started)
-        written = Path(profiled.end_profiling())
+                taken.append(time.perf_counter_ns() - started)
+        written = Path(sessions[-1].end_profiling())
         try:
             events = json.loads(written.read_bytes())
         except ValueError as error:
@@ -286,12 +281,12 @@ def measure_cost() -> Cost:
                 f"ONNX Runtime's profiler could not write {written} to its end; free some space there, or set TMPDIR to another folder"
             ) from error
     reported = [1000 * int(event["dur"]) for event in events if event.get("cat") == "Node"][_LONG * _WARM :]
-    true = (quiet_mean(times[_LONG][_WARM:]) - quiet_mean(times[_SHORT][_WARM:])) / (_LONG - _SHORT)
+    short, long, watched = (quiet_mean(taken[_WARM:]) for taken in times)
+    true = (long - short) / (_LONG - _SHORT)
     if not reported:
         return Cost(0.0, 0.0)
     inside = max(quiet_mean(reported) - max(true, 0.0), 0.0)
-    whole = (quiet_mean(watched[_WARM:]) - quiet_mean(times[_LONG][_WARM:])) / _LONG
-    return Cost(in_event=inside, after_event=max(whole - inside, 0.0))
+    return Cost(in_event=inside, after_event=max((watched - long) / _LONG - inside, 0.0))
 
 
 def _session(length: int, folder: str | None) -> Any:

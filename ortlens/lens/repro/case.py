@@ -19,6 +19,7 @@ from ortlens.analysis.roofline import CPU
 from ortlens.backend.basis import provenance
 from ortlens.backend.observed import disabled_rewrites, operators_of
 from ortlens.errors import UsageError
+from ortlens.lens.profiling.kernel_records import with_outside_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -196,7 +197,7 @@ class _ModelOfCase:
         else:
             frozen = graph.phase == "inference" and graph.options.freeze_weights is not False
             names = set(graph.weights()) if frozen else set[str]()
-        self.proto, self.frozen = _with_outside_values(self.proto, names | hidden)
+        self.proto, self.frozen = with_outside_values(self.proto, names | hidden)
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -208,28 +209,6 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
         item.ClearField("metadata_props")
         item.ClearField("doc_string")
     return made
-
-
-def _with_outside_values(model: Any, names: set[str]) -> tuple[onnx.ModelProto, list[str]]:
-    """Turn some inputs of a model, in place, into constants whose bytes are passed separately; return it and the names of these."""
-    import onnx
-
-    kept, frozen = [], []
-    for value in model.graph.input:
-        if value.name not in names:
-            kept.append(value)
-            continue
-        frozen.append(value.name)
-        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=shape)
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        size = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        for key, text in (("location", "weights"), ("offset", "0"), ("length", str(size))):
-            tensor.external_data.add(key=key, value=text)
-        model.graph.initializer.append(tensor)
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-    return model, frozen
 
 
 def _program(module: torch.fx.GraphModule, *, source: bool) -> str:
@@ -283,13 +262,12 @@ def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
 
 def as_literal(name: str, value: torch.Tensor) -> dict[str, Any]:
     """Describe a constant by its elements, as plain data for JSON."""
-    shown = value.detach().cpu()
     return {
         "name": name,
         "kind": "constant",
         "dtype": str(value.dtype).removeprefix("torch."),
         "shape": list(value.shape),
-        "value": shown.reshape(-1).tolist(),
+        "value": value.detach().cpu().reshape(-1).tolist(),
     }
 
 

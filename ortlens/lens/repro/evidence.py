@@ -58,8 +58,7 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     **kept: bool,
 ) -> pathlib.Path:
     """Write a reproduction and return its absolute path; see `Lens.repro`. Without `args`, no call is made."""
-    target = pathlib.Path(folder).absolute()
-    _check_free(target)
+    target = checked_folder(pathlib.Path(folder).absolute())
     if kept["real_inputs"] and args is None:
         raise UsageError("real_inputs=True keeps the inputs of a call: say which one with args=(...)")
     subjects = subjects_of(targets.graphs(), subject_id)
@@ -75,11 +74,13 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     return target
 
 
-def _check_free(target: pathlib.Path) -> None:
+def checked_folder(target: pathlib.Path) -> pathlib.Path:
+    """Return a folder to be written; raise `UsageError` where something is."""
     if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file; a reproduction is a folder: name one that does not exist yet")
+        raise UsageError(f"{target} is a file, and what is written is a folder: name one that does not exist yet")
     if target.is_dir() and any(target.iterdir()):
         raise UsageError(f"the folder {target} is not empty; name one that does not exist yet, nothing is overwritten")
+    return target
 
 
 def subjects_of(graphs: Sequence[ObservedGraph], subject_id: object) -> list[Subject]:
@@ -171,15 +172,11 @@ def _noting(subject: Subject, seen: dict[str, list[Any]], thread: int, inner: Ca
     if threading.get_ident() == thread and subject.name not in seen:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             values = args if is_partition else subject.graph.inputs_of(subject.part, args)
-            seen[subject.name] = [_kept(value) for value in values]
+            seen[subject.name] = [  # copies, because the run may write into them
+                value.detach().clone() if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) else value
+                for value in values
+            ]
     return inner(*args) if is_partition else inner(args)
-
-
-def _kept(value: Any) -> Any:
-    """Copy a value, because the run may write into it."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
-        return value
-    return value.detach().clone()
 
 
 def _gradients_for(targets: CompiledTargets, graph: ObservedGraph) -> contextlib.AbstractContextManager[object]:
@@ -217,19 +214,15 @@ def _fill(folder: pathlib.Path, cases: Sequence[ReproCase]) -> None:
         if case.model is not None:
             (folder / case.facts["model"]).write_bytes(case.model.SerializeToString())
         if case.values:
-            _save_values(case.values, folder / case.facts["values"])
+            try:
+                torch.save(case.values, folder / case.facts["values"])
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(str(error)) from error
     spec = {"versions": versions(), "rtol": _RTOL, "cases": [case.facts for case in cases]}
     (folder / "spec.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
     for name in _TEMPLATES:
         text = resources.files("ortlens.lens.repro").joinpath("bundle").joinpath(f"{name}.txt").read_text(encoding="utf-8")
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
-
-
-def _save_values(values: object, path: pathlib.Path) -> None:
-    try:
-        torch.save(values, path)
-    except RuntimeError as error:  # what torch makes of a full disk
-        raise OSError(str(error)) from error
 
 
 def _checked(folder: pathlib.Path, cases: Sequence[ReproCase]) -> list[Outcome]:

@@ -64,6 +64,7 @@ def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) ->
     return run_in_double(node.target, *torch.fx.map_arg((node.args, node.kwargs), read))
 
 
+_reference: Any = StorageWeakRef  # whose methods have no annotations
 _OFTEN = 64  # values of freed memory are dropped after as many new ones
 _OWN = __file__.rpartition("verify")[0]  # the folder of the lens, whose frames are not the user's
 
@@ -190,11 +191,6 @@ class Float64Run(_torch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
 
 def _key(tensor: torch.Tensor) -> int:
     return int(_reference(tensor.untyped_storage()).cdata)
-
-
-def _reference(storage: Any) -> Any:
-    make: Any = StorageWeakRef
-    return make(storage)
 
 
 def _region(tensor: torch.Tensor) -> tuple[Any, ...]:

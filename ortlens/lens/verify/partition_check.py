@@ -223,17 +223,14 @@ class InnerValues:
         """Run for the values of a group; if that fails, with rewrites, which some models need to run; then without the value at fault."""
         level: str | None
         wanted, level = list(group), "disable"
-        while wanted and (error := self._attempt(wanted, level)) is not None:
-            if level is None:
-                self._leave_out(wanted, error)
+        while wanted:
+            try:
+                self._values |= self._results(wanted, level)
+                wanted.clear()
+            except Exception as error:  # noqa: BLE001 - recorded as the reason why these values were not compared
+                if level is None:
+                    self._leave_out(wanted, error)
             level = "disable" if level is None else None
-
-    def _attempt(self, wanted: Sequence[torch.fx.Node], level: str | None) -> Exception | None:
-        try:
-            self._values |= self._results(wanted, level)
-        except Exception as error:  # noqa: BLE001 - recorded as the reason why these values were not compared
-            return error
-        return None
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: str | None) -> dict[torch.fx.Node, Any]:
         partition = self.holders[wanted[0]]

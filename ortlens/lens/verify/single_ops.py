@@ -93,16 +93,12 @@ class SingleOps:
                 self._made[key] = self._graph.alone(_part_of(step.node, items), step.node.name)
             partition = self._made[key]
             if not isinstance(partition, Missing):
-                return partition.run(*(step.read(source) for source in _sources(step.node)))
+                return partition.run(*(step.read(source) for source in step.node.all_input_nodes if source.op != "get_attr"))
             failure = partition
         except Exception as error:  # noqa: BLE001 - recorded as the reason why this operator was not checked
             failure = Missing(f"it could not be run by itself: {type(error).__name__}: {error}"[:300])
             self._made.setdefault(key, failure)
         return [failure] * len(items)
-
-
-def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
-    return [source for source in node.all_input_nodes if source.op != "get_attr"]
 
 
 def _items(node: torch.fx.Node) -> Sequence[int | None]:

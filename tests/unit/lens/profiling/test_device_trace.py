@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +18,8 @@ from ortlens.lens.profiling.device_times import (
     DeviceEvent,
     DevicePasses,
     DeviceTimes,
-    Launch,
+    HostSpan,
     Trace,
-    Window,
     device_provider,
     device_times,
     offset_between,
@@ -31,36 +30,13 @@ from ortlens.lens.profiling.profiles import NodeSpan, SessionRun
 from ortlens.trace import records as r
 
 
-@dataclass(frozen=True)
-class Event:
-    _name: str
-    _start: int
-    _duration: int
-    _device: str = "CPU"
-    _correlation: int = 0
-    _thread: int = 1
-    _kind: str = ""
-
-    def name(self) -> str:
-        return self._name
-
-    def start_ns(self) -> int:
-        return self._start
-
-    def duration_ns(self) -> int:
-        return self._duration
-
-    def device_type(self) -> Any:  # noqa: ANN401 - an enum of torch
-        return SimpleNamespace(name=self._device)
-
-    def correlation_id(self) -> int:
-        return self._correlation
-
-    def device_resource_id(self) -> int:
-        return self._thread
-
-    def activity_type(self) -> str:
-        return self._kind
+def event(  # noqa: PLR0913, PLR0917 - what torch's profiler tells
+    name: str, start: int, duration: int, device: str = "CPU", correlation: int = 0, thread: int = 1, kind: str = ""
+) -> SimpleNamespace:
+    """Make an event of torch's profiler, whose figures are methods."""
+    figures = {"name": name, "start_ns": start, "duration_ns": duration, "device_type": SimpleNamespace(name=device)}
+    figures |= {"correlation_id": correlation, "device_resource_id": thread, "activity_type": kind}
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in figures.items()})
 
 
 RANGE = "ortlens: profiled run"
@@ -69,28 +45,28 @@ RANGE = "ortlens: profiled run"
 def test_work_launches_and_ranges_are_told_apart() -> None:
     seen = trace_from_events(
         [
-            Event(RANGE, 100, 900, _thread=42, _kind="user_annotation"),
-            Event("ortlens: plain run", 1100, 900, _thread=42, _kind="user_annotation"),
-            Event(RANGE, 150, 500, "CUDA", 3, 7, _kind="gpu_user_annotation"),  # the same range on the device
-            Event("cudaLaunchKernel", 200, 5, "CPU", 31, 42),
-            Event("cuLaunchKernelEx", 220, 5, "CPU", 32, 42),
-            Event("cudaStreamSynchronize", 700, 200, "CPU", 33, 42),
-            Event("aten::add", 210, 5, "CPU", 32, 42),  # torch numbers its own events otherwise
-            Event("sgemm", 300, 40, "CUDA", 31, 7),
-            Event("nvjet", 340, 50, "CUDA", 32, 7),
-            Event("Memset (Device)", 400, 2, "CUDA", 99, 7, _kind="gpu_memset"),
-            Event("Stream Sync", 400, 300, "CUDA", 98, 7, _kind="cuda_sync"),
-            Event("somebody's range", 100, 900, "CUDA", 97, 7, _kind="gpu_user_annotation"),
+            event(RANGE, 100, 900, thread=42, kind="user_annotation"),
+            event("ortlens: plain run", 1100, 900, thread=42, kind="user_annotation"),
+            event(RANGE, 150, 500, "CUDA", 3, 7, kind="gpu_user_annotation"),  # the same range on the device
+            event("cudaLaunchKernel", 200, 5, "CPU", 31, 42),
+            event("cuLaunchKernelEx", 220, 5, "CPU", 32, 42),
+            event("cudaStreamSynchronize", 700, 200, "CPU", 33, 42),
+            event("aten::add", 210, 5, "CPU", 32, 42),  # torch numbers its own events otherwise
+            event("sgemm", 300, 40, "CUDA", 31, 7),
+            event("nvjet", 340, 50, "CUDA", 32, 7),
+            event("Memset (Device)", 400, 2, "CUDA", 99, 7, kind="gpu_memset"),
+            event("Stream Sync", 400, 300, "CUDA", 98, 7, kind="cuda_sync"),
+            event("somebody's range", 100, 900, "CUDA", 97, 7, kind="gpu_user_annotation"),
         ]
     )
-    assert seen.profiled == (Window(100, 1000, 42),)
-    assert seen.plain == (Window(1100, 2000, 42),)
+    assert seen.profiled == (HostSpan(100, 1000, 42),)
+    assert seen.plain == (HostSpan(1100, 2000, 42),)
     assert seen.work == (
         DeviceEvent("sgemm", 300, 340, 31),
         DeviceEvent("nvjet", 340, 390, 32),
         DeviceEvent("Memset (Device)", 400, 402, 99),
     )
-    assert seen.launches == {31: Launch(200, 205, 42), 32: Launch(220, 225, 42)}
+    assert seen.launches == {31: HostSpan(200, 205, 42), 32: HostSpan(220, 225, 42)}
 
 
 def test_only_devices_that_torchs_profiler_sees_have_a_source() -> None:
@@ -162,7 +138,7 @@ def run(start: int, *nodes: tuple[str, int, int], thread: int = THREAD, length: 
 
 
 def trace(*windows: tuple[int, int], plain: tuple[tuple[int, int], ...] = (), thread: int = THREAD) -> Trace:
-    profiled, others = ([Window(US * start, US * end, thread) for start, end in some] for some in (windows, plain))
+    profiled, others = ([HostSpan(US * start, US * end, thread) for start, end in some] for some in (windows, plain))
     return Trace(work=(), launches={}, profiled=tuple(profiled), plain=tuple(others))
 
 
@@ -171,7 +147,7 @@ def launched(  # noqa: PLR0913 - what there is to say of an event
 ) -> Trace:
     """Add a launch at a time of the host, and its work on the device; a key that is known adds work to that launch."""
     key = key or len(seen.work) + 1000
-    launches = {key: Launch(US * at, US * (at + 3), thread), **seen.launches}
+    launches = {key: HostSpan(US * at, US * (at + 3), thread), **seen.launches}
     return replace(seen, work=(*seen.work, DeviceEvent(name, US * start, US * end, key)), launches=launches)
 
 
@@ -261,8 +237,8 @@ def test_a_run_that_lost_its_events_does_not_make_a_kernel_faster() -> None:
 
 
 def test_the_nominal_clock_is_used_where_the_runs_lie_in_their_windows() -> None:
-    assert offset_between([Window(990 * US, 1500 * US, 0)], [run(1000)], [[]], 0) == 0
-    assert offset_between([Window(5990 * US, 6500 * US, 0)], [run(1000)], [[]], 5_000_123) == 5_000_123
+    assert offset_between([HostSpan(990 * US, 1500 * US, 0)], [run(1000)], [[]], 0) == 0
+    assert offset_between([HostSpan(5990 * US, 6500 * US, 0)], [run(1000)], [[]], 5_000_123) == 5_000_123
 
 
 @pytest.mark.parametrize("true", [10**15, -(10**15)])
@@ -285,7 +261,7 @@ def test_another_clock_is_found_from_the_launches(true: int) -> None:
 
 
 def test_clocks_that_cannot_be_aligned_raise() -> None:
-    windows = [Window(0, 200 * US, 0), Window(10_000 * US, 10_200 * US, 0)]
+    windows = [HostSpan(0, 200 * US, 0), HostSpan(10_000 * US, 10_200 * US, 0)]
     with pytest.raises(ClocksDisagree, match="cannot be aligned"):
         offset_between(windows, [run(0), run(5000)], [[], []], 0)
 
