@@ -36,12 +36,10 @@ class Digests(dict[tuple[str, str, int, bool], r.ValueDigest]):
 
 def _figures(value: np.ndarray[Any, Any]) -> dict[str, Any]:
     flat = np.ascontiguousarray(value).reshape(-1)
-    numbers = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
-    blocks = np.zeros((-(-numbers.size // _BLOCK), _BLOCK))
-    blocks.reshape(-1)[: numbers.size] = numbers
-    finite = np.isfinite(blocks)
-    known = blocks.reshape(-1)[: numbers.size][finite.reshape(-1)[: numbers.size]]
-    blocks[~finite] = 0.0
+    numbers = (flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat).astype(np.float64)
+    finite = np.isfinite(numbers)
+    known = numbers[finite]
+    blocks = np.pad(np.where(finite, numbers, 0.0), (0, -numbers.size % _BLOCK)).reshape(-1, _BLOCK)
     with np.errstate(over="ignore", invalid="ignore"):
         sketch = (blocks @ _signs(0, _BLOCK) * _signs(_TURNED, len(blocks))).sum(axis=0)
         norm = np.linalg.norm(known)
