@@ -199,27 +199,19 @@ def compare_models(
     start(sides)
     rows = measured(sides, most=_MOST_ROUNDS, is_over=TimeBudget(budget_s, _ROUNDS_S).is_over)
     models = [
-        ComparedModel(
-            **asdict(row) | _alone(source, choice, lens.inputs),
-            **same(lens.captured().sessions[0], "held_bytes"),
-            file_bytes=_file_bytes(source),
-        )
-        for row, source, lens in zip(rows, sources, lenses, strict=True)
+        ComparedModel(**asdict(row) | _alone(source, choice, lens.inputs), **same(session, "held_bytes"), file_bytes=_file_bytes(source))
+        for row, source, lens, session in zip(rows, sources, lenses, [capture.sessions[0] for capture in captures], strict=True)
     ]
     pairs = _operators((ModelGraph(graphs[0]), ModelGraph(graphs[1])), captures[1].numerics)
     return ModelComparison(models=tuple(models), values=tuple(values), pairs=tuple(pairs), notes=tuple(notes))
 
 
 def _feed(values: Feed, wanted: Sequence[Input]) -> Feed:
-    """Give the inputs of the reference to the other model: by name, else by place; floats in its own type."""
-    names = [each.name for each in wanted]
-    if len(values) != len(names):
-        raise UsageError(f"the models take other inputs: the first one {', '.join(values)}; the second one {', '.join(names)}")
-    given = zip(wanted, (values[name] for name in (names if values.keys() == {*names} else values)), strict=True)
-    return {
-        each.name: value.astype(each.dtype) if f"{each.dtype} {getattr(value, 'dtype', '')}".count("float") > 1 else value
-        for each, value in given
-    }
+    """Give the inputs of the reference to the other model: by name, else by place; floats in its own type. Both refuse other numbers."""
+    are_named = values.keys() == {each.name for each in wanted}
+    given = [(each, values[each.name] if are_named else value) for each, value in zip(wanted, values.values(), strict=False)]
+    are_floats = [f"{each.dtype} {getattr(value, 'dtype', '')}".count("float") > 1 for each, value in given]
+    return {each.name: value.astype(each.dtype) if cast else value for (each, value), cast in zip(given, are_floats, strict=True)}
 
 
 def _alone(source: ModelSource, choice: SessionChoice, feed: Feed) -> dict[str, Any]:

@@ -51,10 +51,8 @@ def named(before: Any, after: Any) -> list[str]:
 def test_the_first_value_of_a_module_that_differs_is_named() -> None:
     model = Net()
     base, again = kept(model), kept(Net(), calls=4)
-    assert (int(model.norm.num_batches_tracked or 0), again.sessions.calls.max()) == (
-        1,
-        4,
-    )  # the call of the digests is put back, and not counted
+    # the call of the digests is put back, and not counted
+    assert (int(model.norm.num_batches_tracked or 0), again.sessions.calls.max()) == (1, 4)
     assert named(base, again) == []
     others = {
         "neutral: digests: not kept; explain it again": kept(Net(), keep_values=False),
