@@ -149,7 +149,7 @@ EXPORT = Command(
 _OF_MODELS = ("min_sqnr", "max_slowdown", "input", "provider", "provider_library", "budget_s")
 
 
-def _compare(options: argparse.Namespace) -> int | None:
+def _compare(options: argparse.Namespace) -> int:
     are_models = [is_onnx_file(text) for text in (options.before, options.after)]
     if all(are_models):
         return _compare_models(options)
@@ -162,11 +162,9 @@ def _compare(options: argparse.Namespace) -> int | None:
     written = comparison.report(options.html) if options.html else None
     if options.json:
         print_json("compare", comparison.to_dict())
-        return None
-    print_text(comparison.summary(width=width()))
-    if written is not None:
-        print_text(f"\nSide by side: {written}")
-    return None
+    else:
+        print_text(comparison.summary(width=width()) + (f"\n\nSide by side: {written}" if written else ""))
+    return EXIT_OK
 
 
 def _compare_models(options: argparse.Namespace) -> int:
