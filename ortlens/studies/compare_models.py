@@ -119,8 +119,8 @@ class ModelComparison:
     def _screen(self) -> Screen:
         first, second = self.models
         outputs = tuple(row for row in self.values if row.scope == "call")
-        name, far = outputs[0].node, outputs[0].sqnr_db or 0.0
-        said = "its outputs are equal" if far == math.inf else f"its worst output, {name}, is at {far:.3g} dB of SQNR"
+        far = [f"its worst output, {row.node}, is at {row.sqnr_db or 0:.3g} dB of SQNR" for row in outputs if row.sqnr_db != math.inf]
+        said = far[0] if far else "its outputs are equal" if outputs else "no output is of a type that can be compared"
         words = {"same": "takes as long, within the noise", "unmeasured": "was not timed"}
         took = words.get(second.verdict, f"takes {second.ratio or 1:.2f}x as long")
         sizes = f"{size_from_bytes(second.file_bytes)}, the reference {size_from_bytes(first.file_bytes)}"
