@@ -282,18 +282,16 @@ def _apart(before: Capture, after: Capture, pairing: Pairing) -> list[_Apart]:
     for row in before.values:
         of = (row.graph_id, row.node)
         graph, name = (pairing.graphs.get(row.graph_id, ""), "") if row.is_input else partners.get(of, ("", ""))
-        other = theirs.get((graph, name, row.place, row.is_input))
-        if other is None or same(row, "checksum", "dtype", "shape") == same(other, "checksum", "dtype", "shape"):
+        if (other := theirs.get((graph, name, row.place, row.is_input))) is None:
             continue
         limits = [_ROUNDING.get(side.dtype, 0.0) for side in (row, other)]
         inherited = max(inherited, *limits)
-        limit = inherited if all(limits) else _FLIPPED if found and not row.is_input else 0.0
-        fits = same(row, "shape", "nonfinite") == same(other, "shape", "nonfinite") and len(row.sketch) == len(other.sketch)
-        far = (
-            math.dist(row.sketch, other.sketch) / math.sqrt(len(row.sketch) or 1) / (max(row.norm, other.norm) or 1.0) if fits else math.inf
-        )
-        beyond = not far <= limit  # NaN, which a hostile file may have, is
-        found.append(_Apart(row, other, row.is_input or of in alike, far, beyond))
+        if same(row, "checksum", "dtype", "shape") != same(other, "checksum", "dtype", "shape"):
+            limit = inherited if all(limits) else _FLIPPED if found and not row.is_input else 0.0
+            fits = same(row, "shape", "nonfinite") == same(other, "shape", "nonfinite") and len(row.sketch) == len(other.sketch)
+            norm = math.sqrt(len(row.sketch) or 1) * (max(row.norm, other.norm) or 1.0)
+            far = math.dist(row.sketch, other.sketch) / norm if fits else math.inf
+            found.append(_Apart(row, other, row.is_input or of in alike, far, not far <= limit))  # NaN, from a hostile file, is beyond
     return found
 
 
