@@ -146,7 +146,7 @@ EXPORT = Command(
 _OF_MODELS = ("min_sqnr", "max_slowdown", "input", "provider", "provider_library", "budget_s")
 
 
-def _compare(options: argparse.Namespace) -> int | None:
+def _compare(options: argparse.Namespace) -> int:
     are_models = [is_onnx_file(text) for text in (options.before, options.after)]
     if all(are_models):
         return _compare_models(options)
@@ -158,7 +158,7 @@ def _compare(options: argparse.Namespace) -> int | None:
     comparison = load(options.before).compare(load(options.after))
     beside = f"\n\nSide by side: {comparison.report(options.html)}" if options.html else ""
     print_answer(options, "compare", comparison.to_dict(), comparison.summary(width=width()) + beside)
-    return None
+    return EXIT_OK
 
 
 def _compare_models(options: argparse.Namespace) -> int:

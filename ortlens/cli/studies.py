@@ -184,7 +184,6 @@ def _bisect(options: argparse.Namespace) -> int:
 
     from ortlens.lens.repro.evidence import checked_folder
     from ortlens.studies.bisect import Axes, bisected
-    from ortlens.lens.repro.evidence import checked_folder
     from ortlens.studies.bisect_text import sentences, write_issue
     from ortlens.studies.engine import sides_text
     from ortlens.studies.environments import default_folder

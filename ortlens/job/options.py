@@ -241,13 +241,7 @@ OPTIONS = (
     Option("--max-skipped", "check", "functions at most that run operators without being compiled", "N", type=_WHOLE),
     Option("--min-coverage", "check", "least share of operators in ONNX Runtime: 0.9 or 90%%", "SHARE", type=_SHARE),
     Option("--max-abs-err", "check", "largest absolute difference from PyTorch; the capture must be verified", "SIZE", type=_NUMBER),
-    Option(
-        "--min-sqnr",
-        "check compare",
-        "least SQNR of an output of an ONNX model against another, in dB",
-        "DB",
-        type=_NUMBER,
-    ),
+    Option("--min-sqnr", "check compare", "least SQNR of an output of an ONNX model against another, in dB", "DB", type=_NUMBER),
     Option(
         "--baseline",
         "check",

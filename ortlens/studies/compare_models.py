@@ -14,14 +14,14 @@ from ortlens._ort import CPU
 from ortlens._os_errors import clear_os_errors
 from ortlens._versions import registered_libraries
 from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
+from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import UsageError
 from ortlens.lens.observing.time_budget import TimeBudget
 from ortlens.lens.onnx_model.explain import explain_model
 from ortlens.lens.onnx_model.pairing import ModelGraph
-from ortlens.lens.onnx_model.sessions import choice_from, new_session, runner_of
+from ortlens.lens.onnx_model.sessions import choice_from, runner_of
 from ortlens.lens.onnx_model.signature import inputs_from_session, inputs_of
 from ortlens.lens.onnx_model.source import source_of
-from ortlens.lens.onnx_model.two_models import between
 from ortlens.model_file import read_model
 from ortlens.studies import bisect_run
 from ortlens.studies.engine import LocalSide, ProcessSide, measured, start
@@ -35,21 +35,20 @@ from ortlens.views.table import MAX_BYTES, ShownTable, table
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx
     import pandas as pd
 
     from ortlens.analysis.answers.check import Outcome
-    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.lens.onnx_model.sessions import SessionChoice
-    from ortlens.lens.onnx_model.signature import Feed
+    from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.lens.onnx_model.source import ModelSource
 
 _MOST_ROUNDS, _ROUNDS_S = 200, 10.0
 OperatorChange: TypeAlias = Literal["same", "quantised", "changed", "inserted", "gone"]
 _RUNS, _RUN_S = 1000, 0.5  # of the process that shows how much memory a model takes
-_CLOSE = ("sqnr_db", "cosine", "max_abs", "max_rel")
+_CLOSE = ("sqnr_db", "cosine", "max_abs", "max_rel", "reference_value")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "Constant", "Identity")
 
 
@@ -99,11 +98,12 @@ class ModelComparison:
     def verdicts(self, *, min_sqnr: float | None = None, max_slowdown: float | None = None) -> tuple[VerdictRow, ...]:
         """Check limits: the least SQNR of an output, and how many times as long a call may take outside the noise."""
         rows = () if min_sqnr is None else verdicts_of(Capture(numerics=self.values), limits_from(min_sqnr=min_sqnr))
-        allowed, second = limits_from(max_slowdown=max_slowdown).get("max_slowdown"), self.models[1]
+        if max_slowdown is None:
+            return rows
+        allowed, second = limits_from(max_slowdown=max_slowdown)["max_slowdown"], self.models[1]
         ratio = (second.ratio if second.verdict == "slower" else None) or 1.0
-        word: Outcome = "unmeasured" if second.verdict == "unmeasured" else "failed" if ratio > (allowed or ratio) else "passed"
-        timed = VerdictRow(limit="max_slowdown", verdict=word, value=ratio, allowed=allowed, detail=second.note)
-        return rows if allowed is None else (*rows, timed)
+        word: Outcome = "unmeasured" if second.verdict == "unmeasured" else "failed" if ratio > allowed else "passed"
+        return *rows, VerdictRow(limit="max_slowdown", verdict=word, value=ratio, allowed=allowed, detail=second.note)
 
     def summary(self, *, width: int = 100) -> str:
         """Say what differs, in tables that are at most `width` characters wide, at least 60."""
@@ -114,25 +114,23 @@ class ModelComparison:
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write it as one HTML file that opens anywhere; return its absolute path. A file that is no report raises `UsageError`."""
         about: dict[str, Any] = {"fragment": "summary.html", "screen": self._screen(), "max_bytes": MAX_BYTES}
-        return write_report(path, page_html("comparison_page.html", self._screen().title, styles=(), **about))
+        return write_report(path, page_html("comparison_page.html", about["screen"].title, styles=(), **about))
 
     def _screen(self) -> Screen:
         first, second = self.models
         outputs = tuple(row for row in self.values if row.scope == "call")
-        far = min(outputs, key=lambda row: -math.inf if row.sqnr_db is None else row.sqnr_db)
-        said = (
-            "its outputs are equal" if far.sqnr_db == math.inf else f"its worst output, {far.node}, is at {far.sqnr_db or 0:.3g} dB of SQNR"
-        )
+        far = [f"its worst output, {row.node}, is at {row.sqnr_db or 0:.3g} dB of SQNR" for row in outputs if row.sqnr_db != math.inf]
+        said = far[0] if far else "its outputs are equal" if outputs else "no output is of a type that can be compared"
         words = {"same": "takes as long, within the noise", "unmeasured": "was not timed"}
         took = words.get(second.verdict, f"takes {second.ratio or 1:.2f}x as long")
         sizes = f"{size_from_bytes(second.file_bytes)}, the reference {size_from_bytes(first.file_bytes)}"
         notes = self.notes + tuple(row.note for row in self.models if row.note)
         answers = ("Verdict", (f"{said}; a call {took}; it has {sizes}",)), ("Note", notes)
         tables = (
-            ("Outputs", "numerics", outputs, ("node", *_CLOSE, "reference_value")),
+            ("Outputs", "numerics", outputs, ("node", *_CLOSE)),
             ("Times, memory, size", "times", self.models, ()),
             ("Operators", "operators", self.pairs, ()),
-            ("Inner values, the worst first", "numerics", self.values[len(outputs) :], ("node", "own_sqnr_db", *_CLOSE, "reference_value")),
+            ("Inner values, the worst first", "numerics", self.values[len(outputs) :], ("node", "own_sqnr_db", *_CLOSE)),
         )
         return Screen(
             title=f"{first.way}  →  {second.way}",
@@ -182,59 +180,42 @@ def compare_models(
     graphs = [source.structure for source in sources]
     if graphs[0] is None or graphs[1] is None:
         raise UsageError("a model in ONNX Runtime's own format cannot be compared: give the ONNX file that it was made from")
-    reference = explain_model(a, options=options, calls=1)(*inputs, **named)
-    feed, notes = _feed(reference.inputs, graphs[1])
-    lenses = reference, explain_model(b, options=options, calls=1)(**feed)
+    settings = choice.made_options()
+    if choice.options is None:  # threads rest between runs, where they would take the cores of the other model's
+        settings.add_session_config_entry("session.force_spinning_stop", "1")
+    explained = partial(explain_model, options=replace(OrtBackendOptions.from_any(options), ort_session_options=settings), calls=1)
+    reference = explained(a)(*inputs, **named)
+    lenses: Any = reference, explained(b)(**_feed(reference.inputs, inputs_of(graphs[1])))
     lenses[1].verify(a)
     captures = [lens.captured() for lens in lenses]
+    given, taken = (capture.environment["onnx_inputs"] for capture in captures)
+    notes = [f"the inputs {given} are given as {taken}"] if given != taken else []
     if made := captures[0].environment.get("onnx_inputs_made"):
         notes.append(f"the inputs are {made}; give your own for figures that mean something")
-    theirs, ours = (lens.result or {} for lens in lenses)
-    theirs = theirs if theirs.keys() == ours.keys() else dict(zip(ours, theirs.values(), strict=True))
-    found = {name: same(between(ours[name], theirs[name]), *_CLOSE) for name in ours}  # as both run, with rewrites
-    numerics = [replace(row, **found[row.node]) if row.scope == "call" else row for row in captures[1].numerics]
-    values = sorted(numerics, key=lambda row: (row.scope != "call", math.inf if row.sqnr_db is None else row.sqnr_db))
+    values = sorted(captures[1].numerics, key=lambda row: (row.scope != "call", -math.inf if row.sqnr_db is None else row.sqnr_db))
     names = [source.name if source.path is None or sources[0].name != sources[1].name else str(source.path) for source in sources]
-    calls = [partial(_call, source, choice, lens.inputs) for source, lens in zip(sources, lenses, strict=True)]
-    sides = [LocalSide(name=name, make=call) for name, call in zip(names, calls, strict=True)]
+    makers = [partial(runner_of, lens.session, inputs_from_session(lens.session), lens.inputs) for lens in lenses]
+    sides = [LocalSide(name=name, make=make) for name, make in zip(names, makers, strict=True)]
     start(sides)
-    for side, source, lens in zip(sides, sources, lenses, strict=True):
-        side.max_abs, (side.peak_bytes, side.first_ns) = None, _alone(source, choice, lens.inputs, notes)
     rows = measured(sides, most=_MOST_ROUNDS, is_over=TimeBudget(budget_s, _ROUNDS_S).is_over)
     models = [
-        ComparedModel(**asdict(row), held_bytes=capture.sessions[0].held_bytes, file_bytes=_file_bytes(source))
-        for row, capture, source in zip(rows, captures, sources, strict=True)
+        ComparedModel(**asdict(row) | _alone(source, choice, lens.inputs), **same(session, "held_bytes"), file_bytes=_file_bytes(source))
+        for row, source, lens, session in zip(rows, sources, lenses, [capture.sessions[0] for capture in captures], strict=True)
     ]
-    pairs = _operators(ModelGraph(graphs[0]), ModelGraph(graphs[1]), captures[1].numerics)
+    pairs = _operators((ModelGraph(graphs[0]), ModelGraph(graphs[1])), captures[1].numerics)
     return ModelComparison(models=tuple(models), values=tuple(values), pairs=tuple(pairs), notes=tuple(notes))
 
 
-def _feed(values: Feed, model: onnx.ModelProto) -> tuple[Feed, list[str]]:
-    """Give the inputs of the reference to the other model: by name, else by place; floats in its own type."""
-    wanted = {each.name: each for each in inputs_of(model)}
-    names = {name: name for name in wanted} if values.keys() == wanted.keys() else dict(zip(wanted, values, strict=False))
-    if len(values) != len(wanted):
-        raise UsageError(f"the models take other inputs: the first one {', '.join(values)}; the second one {', '.join(wanted)}")
-    notes = [f"the input {other} is given as {name}" for name, other in names.items() if name != other]
-    feed = {name: values[other] for name, other in names.items()}
-    for name, each in wanted.items():
-        if (given := str(getattr(feed[name], "dtype", ""))) != each.dtype and f"{given} {each.dtype}".count("float") > 1:
-            feed[name] = feed[name].astype(each.dtype)
-            notes.append(f"the input {name} is given as {each.dtype}, not {given}")
-    return feed, notes
+def _feed(values: Feed, wanted: Sequence[Input]) -> Feed:
+    """Give the inputs of the reference to the other model: by name, else by place; floats in its own type. Both refuse other numbers."""
+    are_named = values.keys() == {each.name for each in wanted}
+    given = [(each, values[each.name] if are_named else value) for each, value in zip(wanted, values.values(), strict=False)]
+    are_floats = [f"{each.dtype} {getattr(value, 'dtype', '')}".count("float") > 1 for each, value in given]
+    return {each.name: value.astype(each.dtype) if cast else value for (each, value), cast in zip(given, are_floats, strict=True)}
 
 
-def _call(source: ModelSource, choice: SessionChoice, feed: Feed) -> Callable[[], Sequence[Any]]:
-    """Make a session and return its call; its threads rest between runs, where they would take the cores of the other model's."""
-    options = choice.made_options()
-    if choice.options is None:
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-    session = new_session(source, choice, options)
-    return runner_of(session, inputs_from_session(session), feed)
-
-
-def _alone(source: ModelSource, choice: SessionChoice, feed: Feed, notes: list[str]) -> tuple[int | None, int | None]:
-    """Run a model in a process of its own; return the most memory that it held and the time until its first result, or note why not."""
+def _alone(source: ModelSource, choice: SessionChoice, feed: Feed) -> dict[str, Any]:
+    """Run a model in a process of its own, which shows the most memory that it takes and the time until its first result."""
     provider, settings = [*choice.providers, (CPU, {})][0]
     libraries = {name: path for name, (path, _) in registered_libraries().items()}
     chosen = bisect_run.Settings(provider=provider, provider_options=settings, libraries=libraries, threads=0)
@@ -245,38 +226,36 @@ def _alone(source: ModelSource, choice: SessionChoice, feed: Feed, notes: list[s
         given = bisect_run.write_values(feed, Path(name) / "inputs.npz")
         ended = side.ask(bisect_run.timed, [(str(path), given)], chosen, _RUNS, _RUN_S)
     if why := ended.reason or ended.value.get("refused", ""):
-        notes.append(f"the memory of {source.name} was not measured: {why}")
-    return (None, None) if why else (side.peak_bytes, ended.value["first_ns"])
+        return {"max_abs": None, "first_ns": None, "note": f"its memory was not measured: {why}"}
+    return {"max_abs": None, "first_ns": ended.value["first_ns"], "peak_bytes": side.peak_bytes}
 
 
 def _file_bytes(source: ModelSource) -> int:
     if source.path is None:
         return len(source.data or b"")
-    names = () if source.structure is None else read_model(source.path.read_bytes()).locations
+    names = read_model(source.path.read_bytes()).locations
     return sum(path.stat().st_size for path in {source.path, *(source.path.parent / name for name in names)})
 
 
-def _operators(reference: ModelGraph, model: ModelGraph, rows: Sequence[Numeric]) -> Iterator[PairedOperators]:
-    """Pair the operators between values that both models have; conversions of types and of quantised values are counted apart."""
+def _operators(graphs: tuple[ModelGraph, ModelGraph], rows: Sequence[Numeric]) -> Iterator[PairedOperators]:
+    """Pair the operators between values that both models have; those that only one has, and conversions of types, are counted."""
     pairs: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row.scope == "call"):
         pairs.setdefault(row.reference_value or "", row.onnx_value or "")  # the first, of which others are copies
-    graphs, stops = (reference, model), (pairs.keys(), {*pairs.values()})
     left = [Counter(node.op_type for node in graph.nodes) for graph in graphs]
-    found: Counter[tuple[str, str, Any]] = Counter({("", op, "inserted"): left[1][op] - left[0][op] for op in _CONVERSIONS})
+    found: Counter[tuple[str, str, Any]] = Counter()
     for ends in pairs.items():
-        segments = [graph.segment(end, stop) for graph, end, stop in zip(graphs, ends, stops, strict=True)]
+        segments = map(ModelGraph.segment, graphs, ends, (pairs.keys(), {*pairs.values()}))
         parts = [[node.op_type for node in segment] for segment in segments]
-        ours, theirs = ("+".join([op for op in part if op not in _CONVERSIONS]) for part in parts)
-        left[0].subtract(parts[0])
-        left[1].subtract(parts[1])
-        is_quantised = any(op.startswith(("Q", "Deq", "Dyn")) or "Integer" in op for op in {*parts[1]} - {*parts[0]})
-        if is_quantised and theirs and not any(op.startswith("Q") or "Integer" in op for op in theirs.split("+")):
-            theirs = f"QDQ {theirs}"
-        change = "quantised" if is_quantised else "same" if ours == theirs else "changed" if theirs else "gone"
-        found[ours, theirs or "+".join(parts[1]), change] += bool(ours)
-    for place, change in enumerate(("gone", "inserted")):
-        found.update({(op * (1 - place), op * place, change): count for op, count in left[place].items() if op not in _CONVERSIONS})
+        computing = [[op for op in part if op not in _CONVERSIONS] for part in parts]
+        for ops, counts in zip(computing, left, strict=True):
+            counts.subtract(ops)
+        ours, theirs = map("+".join, computing)
+        quantised = {op for op in {*parts[1]} - {*parts[0]} if op.startswith(("Q", "Deq", "Dyn")) or "Integer" in op}
+        theirs = f"QDQ {theirs}" if theirs and quantised and quantised.isdisjoint(computing[1]) else theirs or "+".join(parts[1])
+        found[ours, theirs, "quantised" if quantised else "same" if ours == theirs else "changed" if computing[1] else "gone"] += bool(ours)
+    gone, inserted = +left[0] - +left[1], +left[1] - +left[0]
+    found.update({(op, "", "gone"): count for op, count in gone.items()} | {("", op, "inserted"): count for op, count in inserted.items()})
     yield from (
         PairedOperators(reference=a, model=b, count=count, change=change) for (a, b, change), count in found.most_common() if count > 0
     )

@@ -47,9 +47,6 @@ ProcessStatus: TypeAlias = Literal["ok", "failed", "crashed", "timeout", "memory
 SideStatus: TypeAlias = Literal[ProcessStatus, "refused", "uninstalled", "skipped"]
 
 
-SKETCH_SIZE = 16
-"""Numbers in the sketch of a value, which tell the distance of two within a factor of about 1.5."""
-
 OUTSIDE = "outside of nodes"
 """`op_type` of work on a device that no node launched."""
 
@@ -64,13 +61,12 @@ _TRAITS = (
 )
 
 
-def column(meaning: str, *, unit: str = "", brief: int = 0, size: int | None = None, **defaults: Any) -> Any:  # noqa: ANN401 - a field() in disguise
+def column(meaning: str, *, unit: str = "", brief: int = 0, **defaults: Any) -> Any:  # noqa: ANN401 - a field() in disguise
     """Declare a record field with the meaning of its column, in a sentence, and its unit: `ns`, `bytes`, `flops`, or none.
 
     `brief` is its place, from 1, among the columns that are shown where there is no room for all; `file` stands for `line` too.
-    `size` is how many numbers a tuple of them always has.
     """
-    metadata = {"meaning": meaning, "unit": unit, "brief": brief, "size": size}
+    metadata = {"meaning": meaning, "unit": unit, "brief": brief}
     return field(metadata=metadata, **defaults)
 
 
@@ -640,7 +636,7 @@ class ValueDigest:
     high: float | None = optional("Largest element, likewise.", brief=7)
     nonfinite: int = column("How many elements are NaN or infinite.", brief=8)
     checksum: int = column("CRC-32 of the bytes: that of another value is another one.")
-    sketch: tuple[float, ...] = column("Sums of the elements with fixed random signs, by which two values are compared.", size=SKETCH_SIZE)
+    sketch: tuple[float, ...] = column("Sums of the elements with fixed random signs, by which two values are compared.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

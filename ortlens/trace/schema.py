@@ -50,7 +50,6 @@ class Column:
     items: tuple[type, ...] = ()  # types of the items, when it is a tuple
     rows: Table | None = None  # the columns of the items, when they are records
     required: bool = False  # true when the record has no default for it
-    size: int | None = None  # how many items a tuple always has; None for any number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,6 @@ def _column_from_field(spec: Field[Any], annotation: object) -> Column:
         items=items,
         rows=table_from_record(spec.name, items[0]) if any(map(is_dataclass, items)) else None,
         required=spec.default is MISSING,
-        size=spec.metadata["size"],
     )
 
 

@@ -29,13 +29,14 @@ def saved(path: Path, *, scale: float = 1.0, name: str = "x", outputs: str = "y"
     return str(path)
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studied, "_alone", lambda *_: (1 << 20, 1))
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studied, "_alone", lambda *_: {})
 
 
 @pytest.mark.parametrize(("form", "became"), [("QDQ", ("QDQ MatMul", 2)), ("QOperator", ("QLinearMatMul", 1))])
-def test_what_was_quantised_has_a_partner(tmp_path: Path, form: str, became: tuple[str, int]) -> None:
+def test_what_was_quantised_has_a_partner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, became: tuple[str, int]) -> None:
+    monkeypatch.undo()
     a, b = saved(tmp_path / "a.onnx"), tmp_path / "b.onnx"
     reader = SimpleNamespace(get_next=iter([{"x": X}, None]).__next__)
     quantization.quantize_static(a, b, reader, quant_format=quantization.QuantFormat[form])
@@ -47,27 +48,21 @@ def test_what_was_quantised_has_a_partner(tmp_path: Path, form: str, became: tup
     assert became[0] in found._repr_html_()
 
 
-@pytest.mark.usefixtures("at_once")
 def test_other_names_and_types_of_inputs_are_said(tmp_path: Path) -> None:
     a, b = saved(tmp_path / "a.onnx"), saved(tmp_path / "b.onnx", scale=1.01, name="input")
     found = ortlens.compare_models(a, b, x=X, budget_s=0.01)
-    assert found.notes == ("the input x is given as input",)
+    assert found.notes == ("the inputs x=f32[4,32] are given as input=f32[4,32]",)
     assert found.numerics.sqnr_db.iloc[0] == pytest.approx(40.0, abs=0.01)
     half = convert_float_to_float16(onnx.load(b), keep_io_types=False)
-    assert ortlens.compare_models(a, half, X, budget_s=0.01).notes[1] == "the input input is given as float16, not float32"
+    assert ortlens.compare_models(a, half, X, budget_s=0.01).notes == ("the inputs x=f32[4,32] are given as input=f16[4,32]",)
 
 
-@pytest.mark.usefixtures("at_once")
 def test_limits_for_ci(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, page = saved(tmp_path / "a.onnx"), saved(tmp_path / "b.onnx", scale=1.01), tmp_path / "c.html"
     monkeypatch.setattr(LocalSide, "round", lambda side: 1000 if side.name == "a.onnx" else 2000)
     told = ["--input", "f32[4,32]", "--budget", "0.01"]
-    for after, limits, code in (
-        (b, "", 0),
-        (b, "--min-sqnr=39 --max-slowdown=2.1", 0),
-        (b, "--max-slowdown=1.9", 1),
-        (a, "--min-sqnr=999", 0),
-    ):
+    within, beyond = "--min-sqnr=39 --max-slowdown=2.1", "--max-slowdown=1.9"
+    for after, limits, code in ((b, "", 0), (b, within, 0), (b, beyond, 1), (a, "--min-sqnr=999", 0)):
         assert cli.main(["compare", a, after, *told, *limits.split(), "--json"]) == code
         assert answered(capsys.readouterr().out)["ok"] is (code == 0)
     assert cli.main(["compare", a, b, *told, "--html", str(page), "--min-sqnr", "41"]) == 1
@@ -75,7 +70,6 @@ def test_limits_for_ci(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert "2.00x as long" in page.read_text()
 
 
-@pytest.mark.usefixtures("at_once")
 def test_what_cannot_be_compared_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = saved(tmp_path / "a.onnx"), saved(tmp_path / "b.onnx", outputs="ym")
     for arguments, says in {

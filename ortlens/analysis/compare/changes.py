@@ -6,14 +6,14 @@ import math
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of, given_up
 from ortlens.analysis.identity import file_name
 from ortlens.analysis.index import nodes_by_name, sessions_by_id, verdicts_by_value
 from ortlens.analysis.problems.catalogue import given_up_title
 from ortlens.analysis.problems.stream import findings_of
-from ortlens.trace.records import SKETCH_SIZE, column, optional, same
+from ortlens.trace.records import column, optional, same
 from ortlens.trace.schema import facts_of
 from ortlens.units import percent
 
@@ -226,8 +226,7 @@ _FLIPPED = 0.1
 _NOT_KEPT = "not kept; explain it again with keep_values=True (--keep-values) to compare them"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Apart:
+class _Apart(NamedTuple):
     """A value that both captures have digests of, with other bytes."""
 
     before: ValueDigest
@@ -239,26 +238,25 @@ class _Apart:
 
 def _values(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
     """Yield the first value that differs beyond rounding, else the first that differs at all; of calls with other inputs, these."""
+    about: dict[str, Any] = {"kind": "value", "change": "changed"}
     if bool(before.values) != bool(after.values):
         kept, missing = ("kept" if capture.values else _NOT_KEPT for capture in (before, after))
-        yield Change(kind="value", change="changed", effect="neutral", subject="digests", before=kept, after=missing)
+        yield Change(**about, effect="neutral", subject="digests", before=kept, after=missing)
         return
     apart = _apart(before, after, pairing)
     given = [pair for pair in apart if pair.is_beyond and pair.before.is_input and pair.before.graph_id == before.values[0].graph_id]
     differs = any(pair.is_alike and pair.is_beyond for pair in apart)
+    words = "the inputs differ, so that nothing else was compared" if given else "beyond rounding" if differs else "rounding only"
+    names = {(row.graph_id, row.input): row.name for row in after.graph_inputs}
     for pair in given or [pair for pair in apart if pair.is_beyond == differs][:1]:
-        words = "the inputs differ, so that nothing else was compared" if given else "beyond rounding" if differs else "rounding only"
-        words += f", about {pair.distance:.1e} of the norm apart" if math.isfinite(pair.distance) else ""
-        words += "" if pair is apart[0] else f", first other bits at {apart[0].after.node}"
-        name, node = pair.after.node, nodes_by_name(after).get((pair.after.graph_id, pair.after.node))
-        names = {(row.graph_id, row.input): row.name for row in after.graph_inputs}
+        of = pair.after.graph_id, pair.after.node
+        node, far = nodes_by_name(after).get(of), f", about {pair.distance:.1e} of the norm apart" if pair.distance < math.inf else ""
         yield Change(
-            kind="value",
-            change="changed",
+            **about,
             effect="worse" if differs and not given else "neutral",
-            subject=f"{name} ({node.target})" if node else f"input {names.get((pair.after.graph_id, name), name)}",
+            subject=f"{node.node} ({node.target})" if node else f"input {names.get(of, of[1])}",
             before=_figures(pair.before),
-            after=f"{_figures(pair.after)}: {words}",
+            after=f"{_figures(pair.after)}: {words}{far}",
             **(same(node, "module", "file", "line") if node else {}),
         )
 
@@ -290,10 +288,10 @@ def _apart(before: Capture, after: Capture, pairing: Pairing) -> list[_Apart]:
         inherited = max(inherited, *limits)
         if same(row, "checksum", "dtype", "shape") != same(other, "checksum", "dtype", "shape"):
             limit = inherited if all(limits) else _FLIPPED if found and not row.is_input else 0.0
-            norm, fits = max(row.norm, other.norm), same(row, "shape", "nonfinite") == same(other, "shape", "nonfinite")
-            distance = math.dist(row.sketch, other.sketch) / math.sqrt(SKETCH_SIZE) / (norm or 1.0) if fits else math.inf
-            beyond = not distance <= limit  # NaN, which a hostile file may have, is
-            found.append(_Apart(before=row, after=other, is_alike=row.is_input or of in alike, distance=distance, is_beyond=beyond))
+            fits = same(row, "shape", "nonfinite") == same(other, "shape", "nonfinite") and len(row.sketch) == len(other.sketch)
+            norm = math.sqrt(len(row.sketch) or 1) * (max(row.norm, other.norm) or 1.0)
+            far = math.dist(row.sketch, other.sketch) / norm if fits else math.inf
+            found.append(_Apart(row, other, row.is_input or of in alike, far, not far <= limit))  # NaN, from a hostile file, is beyond
     return found
 
 

@@ -16,6 +16,7 @@ from ortlens.trace import records as r
 
 MAX_VALUES = 10_000  # values of one call, about 5 MB of a capture; later ones are left out
 _BLOCK = 1 << 14  # elements with signs of their own; in other blocks, all of these are turned or kept
+_SKETCH_SIZE = 16  # numbers, which tell the distance of two values within a factor of about 1.5
 _TURNED = 1 << 32  # where the places of blocks begin in the hash, beyond those of elements
 
 
@@ -35,12 +36,10 @@ class Digests(dict[tuple[str, str, int, bool], r.ValueDigest]):
 
 def _figures(value: np.ndarray[Any, Any]) -> dict[str, Any]:
     flat = np.ascontiguousarray(value).reshape(-1)
-    numbers = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
-    blocks = np.zeros((-(-numbers.size // _BLOCK), _BLOCK))
-    blocks.reshape(-1)[: numbers.size] = numbers
-    finite = np.isfinite(blocks)
-    known = blocks.reshape(-1)[: numbers.size][finite.reshape(-1)[: numbers.size]]
-    blocks[~finite] = 0.0
+    numbers = (flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat).astype(np.float64)
+    finite = np.isfinite(numbers)
+    known = numbers[finite]
+    blocks = np.pad(np.where(finite, numbers, 0.0), (0, -numbers.size % _BLOCK)).reshape(-1, _BLOCK)
     with np.errstate(over="ignore", invalid="ignore"):
         sketch = (blocks @ _signs(0, _BLOCK) * _signs(_TURNED, len(blocks))).sum(axis=0)
         norm = np.linalg.norm(known)
@@ -61,4 +60,4 @@ def _signs(start: int, count: int) -> np.ndarray[Any, Any]:
     mixed = np.arange(start + 1, start + 1 + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return 1.0 - 2.0 * (mixed[:, None] >> np.arange(33, 33 + r.SKETCH_SIZE, dtype=np.uint64) & np.uint64(1))
+    return 1.0 - 2.0 * (mixed[:, None] >> np.arange(33, 33 + _SKETCH_SIZE, dtype=np.uint64) & np.uint64(1))

@@ -122,9 +122,11 @@ class _Tried:
         self.alone = {each: self._sqnr_db([each]) for each in worst[:_TRIED]}
         self.kept, self.after = list[ComparedValue](), self.before
         for each in sorted(self.alone, key=lambda each: -self.alone[each]):
-            several = [other for other in values if other is each or other in self.kept]
-            if self.after < _GOOD_DB and (gained := self._sqnr_db(several)) >= self.after + _WORTH_DB:
-                self.kept, self.after = several, gained
+            before = both.sources(each)  # of a chain, the first may gain nothing alone
+            for chosen in ({each.value}, {each.value, *before}):
+                several = [other for other in values if other.is_part and (other.value in chosen or other in self.kept)]
+                if self.after < _GOOD_DB and (gained := self._sqnr_db(several)) >= self.after + _WORTH_DB:
+                    self.kept, self.after = several, gained
         self.nodes = list(dict.fromkeys(name for each in self.kept for name in both.nodes_of(each)))
 
     def _sqnr_db(self, kept: Sequence[ComparedValue]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import tempfile
 import time
@@ -10,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from ortlens import _ort
 from ortlens._os_errors import with_clear_os_errors
@@ -21,7 +24,8 @@ from ortlens.lens.observing.digests import Digests
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.sessions import SessionChoice, inner_values, new_session, run, runner_of, threads_of
+from ortlens.lens.onnx_model.model_side import ModelSide
+from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, run, runner_of, threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, feeds_from, generated, inputs_from_session, shapes_of
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.forecast import record_forecast
@@ -146,18 +150,19 @@ class OnnxLens(CaptureView):
 
     def keep_values(self) -> None:
         """Record digests of the inputs, the outputs and the values inside of the latest call; `UsageError` in ONNX Runtime's own format."""
-        if self._structure is None:
-            raise UsageError(f"{self._source.name} is in ONNX Runtime's own format, which returns no values inside; leave out keep_values")
         digests = Digests()
         for place, each in enumerate(self._signature):
             digests.keep(graph_records.GRAPH, each.name, place, self.inputs[each.name], is_input=True)
-        makers = {name: (node.name, place) for node in self._structure.graph.node for place, name in enumerate(node.output) if name}
-        names = list(makers)
-        for start in range(0, len(names), _GROUP):
-            group = names[start : start + _GROUP]
-            values = {**inner_values(self._source, self._choice, self._signature, self.inputs, group), **(self.result or {})}
-            for name in group:
-                digests.keep(graph_records.GRAPH, *makers[name], values.get(name))
+        with tempfile.TemporaryDirectory(prefix="ortlens-values-", ignore_cleanup_errors=True) as folder:
+            side = ModelSide(self._source, Path(folder), "model")
+            side.feed = {name: value for name, value in self.inputs.items() if isinstance(value, np.ndarray)}
+            makers = list(side.graph.makers.items())
+            for start in range(0, len(makers), _GROUP):
+                group, values = makers[start : start + _GROUP], self.result or {}
+                with contextlib.suppress(Exception):  # what runs in the session of the lens alone has digests of its outputs
+                    values = side.values([name for name, _ in group]) | values
+                for name, node in group:
+                    digests.keep(graph_records.GRAPH, node.name, list(node.output).index(name), values.get(name))
         self._recorder.add(*digests.values())
 
     def _take_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:

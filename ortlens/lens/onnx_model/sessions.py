@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -12,8 +11,7 @@ import onnxruntime
 
 from ortlens import _ort
 from ortlens._ort import CPU
-from ortlens._process import replaced
-from ortlens.backend.basis.node_provenance import iter_nodes, operator_name, opsets_of, with_outputs
+from ortlens.backend.basis.node_provenance import iter_nodes, operator_name, opsets_of
 from ortlens.backend.basis.options import OrtBackendOptions, named_providers
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.observing.optimizers import breaking
@@ -175,22 +173,6 @@ def run(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Fe
         said = " ".join(str(error).split())[:_LIMIT]
         raise SessionError(f"ONNX Runtime cannot run {what} with {described(inputs, feed) or 'no inputs'}: {said}") from error
     return dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
-
-
-def inner_values(source: ModelSource, choice: SessionChoice, inputs: Sequence[Input], feed: Feed, names: Sequence[str]) -> dict[str, Any]:
-    """Compute values inside a model without rewrites of ONNX Runtime; those that it does not return are left out."""
-    import onnx
-
-    # Weights in other files are found by an entry of the options, which those of the user must not get.
-    model = onnx.load(source.path, load_external_data=bool(choice.options)) if source.path else onnx.load_from_string(source.data or b"")
-    options, level = choice.made_options(), onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if source.path is not None and choice.options is None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(source.path.parent))
-    made = dataclasses.replace(source, path=None, data=with_outputs(model, names).SerializeToString())
-    with contextlib.suppress(SessionError), replaced(options, "graph_optimization_level", level):
-        return run(new_session(made, choice, options), inputs, feed, source.name)
-    halves = (names[: len(names) // 2], names[len(names) // 2 :]) if len(names) > 1 else ()
-    return {name: value for half in halves for name, value in inner_values(source, choice, inputs, feed, half).items()}
 
 
 def _value(of: Input, value: Any) -> onnxruntime.OrtValue:

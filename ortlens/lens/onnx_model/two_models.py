@@ -146,7 +146,7 @@ class TwoModels:
         The model is made as by a quantiser that leaves nodes out: they pass numbers to each other and to the outputs, and read what is
         quantised for others as these do. ONNX Runtime then rewrites it as it would that one.
         """
-        model, own = self._model, {each.value: each.reference for each in kept}
+        model, own = self._model, {each.value: self._activated(each.reference) for each in kept}
         others = frozenset[str]().union(*(model.graph.sources(value, self._partner) for value in self._partner.keys() - own.keys()))
         ends = {name: root for name in model.graph.outputs if (root := model.graph.root(name)) in own and root != name}
         nodes: list[onnx.NodeProto] = []
@@ -164,12 +164,14 @@ class TwoModels:
         model, reference = self._model, self._reference
         names, nodes = dict[str, str](), list[onnx.NodeProto]()
         for source in model.graph.sources(value, self._partner):
-            if source in own and source not in others:
-                names[self._partner[source]] = f"{source}{_NUMBERS}"
-                continue
-            read = model.graph.dequantised(source) if source in others else source
-            names[self._partner[source]] = f"{value}{_NUMBERS}/{source}"
-            nodes += model.conversion(read, f"{value}{_NUMBERS}/{source}", reference, self._partner[source])
+            partner, name = self._partner[source], f"{value}{_NUMBERS}/{source}"
+            is_alone = source not in others and (source in own or source not in model.graph.makers)
+            read = source if is_alone else model.graph.dequantised(source)
+            if is_alone and source in own:
+                name = f"{source}{_NUMBERS}"
+            else:
+                nodes += model.conversion(read, name, reference, partner)
+            names |= dict.fromkeys([partner] if read == source not in own else [partner, self._activated(partner)], name)
         wanted = {own[value]}
         for node in used_nodes([each for each in reference.nodes() if not names.keys() & each.output], wanted):
             node.input[:] = [names.get(name) or reference.name_elsewhere(name, value) for name in node.input]
@@ -179,16 +181,24 @@ class TwoModels:
         nodes.append(onnx.helper.make_node("Identity", [reference.name_elsewhere(own[value], value)], [f"{value}{_NUMBERS}"]))
         return [*nodes, *model.conversion(value, f"{value}{_NUMBERS}", reference, own[value], back=True)]
 
+    def sources(self, compared: ComparedValue) -> frozenset[str]:
+        """Name the values that the part of a value reads."""
+        return self._model.graph.sources(compared.value, self._partner)
+
     def nodes_of(self, compared: ComparedValue) -> list[str]:
-        """Name the reference's nodes that compute a value, with the activation after them, which a quantiser merges into them."""
-        graph = self._reference.graph
-        after = [node for node in graph.readers.get(compared.reference, ()) if node.op_type in ACTIVATIONS]
+        """Name the reference's nodes that compute a value, but for what a quantiser takes as a part of the nodes before."""
         found: list[onnx.NodeProto] = []
-        for node in (*graph.segment(compared.reference, set(self._partner.values())), *after):
+        for node in self._reference.graph.segment(self._activated(compared.reference), set(self._partner.values()) - {compared.reference}):
             made = {name for each in found for name in each.output}
             if node.op_type not in PASSIVE or made.intersection(node.input):
                 found.append(node)
         return [node.name for node in found]
+
+    def _activated(self, reference: str) -> str:
+        """Name what a quantiser computes with a value of the reference: an activation after it, unless the examined model has both."""
+        readers = self._reference.graph.readers.get(reference, ())
+        ends = [node.output[0] for node in readers if node.op_type in ACTIVATIONS and node.output[0] not in self._partner.values()]
+        return ends[0] if len(ends) == len(readers) == 1 else reference
 
 
 def _groups(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

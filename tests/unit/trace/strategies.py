@@ -33,9 +33,7 @@ def _values(column: Column) -> SearchStrategy[Any]:
         "int": INT64,
         "float": st.floats(),
         "bool": st.booleans(),
-        "tuple": st.lists(st.one_of(*(_ITEMS[item] for item in column.items)), min_size=column.size or 0, max_size=column.size or 3).map(
-            tuple
-        ),
+        "tuple": st.lists(st.one_of(*(_ITEMS[item] for item in column.items)), max_size=3).map(tuple),
     }
     value = kinds[column.kind]
     return st.none() | value if column.nullable else value
@@ -65,7 +63,7 @@ def _filled(table: Table) -> Any:  # noqa: ANN401 - a record of the table
     """A record with its required fields filled in, texts with the name of the column."""
     fill: dict[str, Any] = {"int": 3, "float": 0.5, "bool": True, "tuple": ("x",)}
     values: dict[str, Any] = {c.name: c.choices[0] if c.choices else fill.get(c.kind, c.name) for c in table.columns if c.required}
-    values |= {c.name: (0.5,) * c.size if c.size else (3,) for c in table.columns if c.required and c.items and str not in c.items}
+    values |= {c.name: (fill[c.items[0].__name__],) for c in table.columns if c.required and c.items and str not in c.items}
     return table.record(**values)
 
 

@@ -66,10 +66,10 @@ def test_wrong_floats_are_refused(value: object, message: str) -> None:
         record_from_row(LEDGER, {"graph_id": "g0", "part": "run", "ns": 1, "share": value})
 
 
-@pytest.mark.parametrize("sketch", [[0.5] * 15, [0.5] * 15 + ["NaN"], [0.5] * 15 + [10**400], [0.5] * 15 + [math.inf], "0" * 16])
-def test_a_sketch_of_another_size_or_without_a_number_is_refused(sketch: object) -> None:
+@pytest.mark.parametrize("sketch", [["NaN"], [10**400], [math.inf], "0" * 16])
+def test_a_sketch_without_a_number_is_refused(sketch: object) -> None:
     row = row_from_record(TABLES["values"], small_capture().values[0])
-    with pytest.raises(CaptureError, match=r"column sketch: .* is not a (list of 16|finite number)"):
+    with pytest.raises(CaptureError, match=r"column sketch: .* is not a (list|finite number)"):
         record_from_row(TABLES["values"], {**row, "sketch": sketch})
 
 
