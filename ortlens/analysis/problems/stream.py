@@ -49,7 +49,11 @@ RECORDED: Mapping[str, str] = {
     "backend_failed": "A graph could not be prepared for ONNX Runtime and stays in PyTorch.",
     "profile_failed": "A partition could not be profiled; its kernels are not in the capture.",
     "profile_cut_short": "The time of `profile` was over before all partitions were profiled; kernels of the others are missing.",
-    "call_differs": "`verify` found other results, written tensors, gradients, shared memory or random numbers than the function's own.",
+    "call_differs": "`verify` found other results, written tensors, gradients, shared memory or random numbers than those of the function "
+    "or model that it compares with.",
+    "scale_misfit": "A scale of a quantised model covers less than half, or 4 times, what its values in the reference need.",
+    "float16_overflow": "A value of an ONNX model is infinite where that of the reference is finite, as beyond 65,504 in float16.",
+    "narrow_nodes": "Outputs of a quantised model, or in narrower floats, gain 1 dB or more with some nodes as in the reference.",
     "loses_accuracy": "`verify` found a value that ONNX Runtime computes far less accurately than PyTorch, or in TF32.",
     "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
     "fusion_changes_numbers": "`verify` found an ONNX Runtime rewrite that changes results.",

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tempfile
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,9 @@ def reference_source(reference: Any) -> ModelSource | None:
     folder = tempfile.TemporaryDirectory(prefix="ortlens-reference-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "reference.onnx"
     export_program(reference, OrtBackend(), path, WeightSource(None))
-    return replace(source_of(path), name="the exported program", folder=folder)
+    source = replace(source_of(path), name="the exported program")
+    weakref.finalize(source, folder.cleanup)
+    return source
 
 
 def verify(  # noqa: PLR0913, PLR0917 - one call site
@@ -89,12 +92,15 @@ def _feed_of(reference: ModelSide, ours: ModelSide) -> dict[str, np.ndarray[Any,
         raise UsageError(
             f"{ours.name} takes {', '.join(ours.feed)}, and {reference.name} {', '.join(names)}: they are not the same function"
         )
-    wanted = {name: reference.input_dtype(name) for name in names}
-    return {name: _as(ours.feed[other], wanted[name]) for name, other in pairs.items()}
-
-
-def _as(value: np.ndarray[Any, Any], dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
-    return value if dtype is None or dtype.kind != "f" or value.dtype.kind != "f" else value.astype(dtype)
+    found = {}
+    for name, other in pairs.items():
+        value, wanted = ours.feed[other], reference.input_dtype(name)
+        if wanted is None or wanted.kind != value.dtype.kind:
+            raise UsageError(
+                f"{ours.name} takes {other} as {value.dtype}, and {reference.name} {name} as {wanted}: they are not the same function"
+            )
+        found[name] = value.astype(wanted) if wanted.kind == "f" else value
+    return found
 
 
 def _expected(ours: ModelSide, theirs: ModelSide) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
@@ -192,7 +198,7 @@ def _findings(compared: Sequence[ComparedValue], tried: _Tried, reference: str) 
             severity="error",
             title=f"{each.value} overflows at {each.node}: in {reference} it reaches {each.reach:,.0f}{limit}",
             evidence=f"{counted(len(overflown), 'value')} with infinities where the reference has none",
-            hazard="What is computed from it is infinite or NaN, for these inputs and others like them.",
+            hazard="What is computed from it is infinite or NaN where values are kept in float16 between nodes, for inputs such as these.",
             mitigation=f"Keep {each.node} in float32, with the nodes that read it, or scale the values down before it",
         )
     poor = [each for each in compared if each.covers is not None and (each.own.sqnr_db or 0.0) < _POOR_DB]

@@ -14,6 +14,7 @@ from ortlens._ort import CPU
 from ortlens.backend.basis.node_provenance import part_of, used_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.pairing import ModelGraph
+from ortlens.lens.onnx_model.sessions import plain
 from ortlens.lens.onnx_model.source import with_names
 from ortlens.lens.profiling.kernel_records import LARGE
 
@@ -38,7 +39,7 @@ _SCALE_OF_RESULT = {
 }
 """Where the scale of its result is among the inputs of an operator; for others it is the fourth."""
 
-_WITHOUT_ARRAY = (onnx.TensorProto.BFLOAT16, onnx.TensorProto.STRING)  # types of values that are not compared
+_NUMBERS = "biufc"  # kinds of types that are compared
 _LIMIT = 600  # characters of ONNX Runtime's own text
 
 
@@ -64,10 +65,10 @@ class Scale:
         info = np.iinfo(dtype)
         return np.clip(np.rint(value / self.scale) + self.zero, info.min, info.max).astype(dtype)
 
-    def widest(self, dtype: np.dtype[Any]) -> Any:
-        """Compute the largest magnitude that can be held."""
+    def reach(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+        """Compute the largest magnitudes of negative and of positive numbers that can be held."""
         info = np.iinfo(dtype)
-        return np.maximum(np.abs(info.min - self.zero), np.abs(info.max - self.zero)) * self.scale
+        return (self.zero - info.min) * self.scale, (info.max - self.zero) * self.scale
 
 
 def _own(name: str, given: Container[str]) -> str:
@@ -138,12 +139,12 @@ class ModelSide:
         found |= {name: value for name in names if (value := self.constant(name)) is not None}
         made = [name for name in dict.fromkeys(names) if name in self.graph.makers]
         results = zip(made, self._run(*self._cut(made, given or {}), rewrites=rewrites) if made else [], strict=True)
-        found |= {name: value.numpy() for name, value in results if value.is_tensor() and value.element_type() not in _WITHOUT_ARRAY}
+        found |= {name: value for name, value in results if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS}
         self.dtypes |= {name: value.dtype for name, value in found.items()}
         self.shapes |= {name: value.shape for name, value in found.items()}
         return found
 
-    def _run(self, model: onnx.ModelProto, feed: Mapping[str, np.ndarray[Any, Any]], *, rewrites: bool) -> list[onnxruntime.OrtValue]:
+    def _run(self, model: onnx.ModelProto, feed: Mapping[str, np.ndarray[Any, Any]], *, rewrites: bool) -> list[Any]:
         path = self._path.with_name(f"part-{self._path.name}")
         path.write_bytes(model.SerializeToString())
         options = onnxruntime.SessionOptions()
@@ -153,12 +154,10 @@ class ModelSide:
             options.add_session_config_entry("session.disable_prepacking", "1")
         given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for name, value in feed.items()}
         try:
-            results: list[onnxruntime.OrtValue] = onnxruntime.InferenceSession(path, options, providers=[CPU]).run_with_ort_values(
-                None, given
-            )
+            session = onnxruntime.InferenceSession(path, options, providers=[CPU])
+            return [plain(value) for value in session.run_with_ort_values(None, given)]
         except Exception as error:
             raise SessionError(f"ONNX Runtime cannot run a part of {self.name}: {' '.join(str(error).split())[:_LIMIT]}") from error
-        return results
 
     def _cut(
         self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]]
@@ -210,7 +209,7 @@ class ModelSide:
             model.graph.initializer.add().CopyFrom(tensor)
             model.graph.initializer[-1].name = other.name_elsewhere(tensor.name, "")
         results = self._run(model, self.feed, rewrites=True)
-        return {name: value.numpy() for name, value in zip(self.graph.outputs, results, strict=True)}
+        return dict(zip(self.graph.outputs, results, strict=True))
 
     def is_number(self, name: str) -> bool:
         """Whether it is known which numbers a value that was computed stands for: not where a call chooses its scale, nor in NCHWc."""

@@ -241,7 +241,8 @@ class Pairs:
             return ValuePair(value=value, reference=given, paired=way) if given else None
         free = [name for node in self._reference.readers.get(given, ()) for name in node.output if name not in self._taken]
         closer = _CLOSER * self._gap(value, given)  # a quantisation may clip as the next operator does, which is gone then
-        other = next((name for name in free if self._gap(value, name) < closer), given)
+        namesake = next((name for name in known if self._reference.root(name) == given), given)
+        other = next((name for name in free if self._gap(value, name) < closer), namesake)
         return ValuePair(value=value, reference=other, paired="name" if other in known else "structure", carries=root)
 
 

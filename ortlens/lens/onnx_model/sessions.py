@@ -162,7 +162,7 @@ def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], fe
     values = {each.name: _value(each, feed[each.name]) for each in inputs}
     names = [value.name for value in outputs]
     run_values = functools.partial(onnxruntime.InferenceSession.run_with_ort_values, session, names, values)
-    return lambda: [_plain(value) for value in run_values()]
+    return lambda: [plain(value) for value in run_values()]
 
 
 def run(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed, what: str) -> dict[str, Any]:
@@ -186,7 +186,8 @@ def _value(of: Input, value: Any) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy(value)
 
 
-def _plain(value: onnxruntime.OrtValue) -> Any:
+def plain(value: onnxruntime.OrtValue) -> Any:
+    """Return a value as an array, or as it is where numpy has no such type."""
     try:
         return value.numpy()
     except Exception:  # noqa: BLE001 - ONNX Runtime's own class: numpy has no such type, and the value itself is the answer

@@ -8,7 +8,7 @@ import hashlib
 import os
 import tempfile
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ _WIDEST = 8  # bytes of an element whose number takes one byte in a file
 _SERIALIZABLE = (1 << 31) - (1 << 20)  # bytes that protobuf can serialise, with some room
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class ModelSource:
     """A model, and how ONNX Runtime gets it."""
 
@@ -37,7 +37,6 @@ class ModelSource:
     structure: onnx.ModelProto | None = None  # without large constants; None where unknown, as in ONNX Runtime's own format
     constant_bytes: int = 0  # size of its constants, external data included
     digest: str | None = None  # SHA-256 of the structure
-    folder: object = field(default=None, repr=False)  # keeps a temporary folder alive, where the file is in one
 
     @property
     def loadable(self) -> str | bytes | None:
@@ -98,7 +97,7 @@ def _refuse_unsafe(model: onnx.ModelProto, data: bytes, what: str, path: Path | 
             raise UsageError(f"{what}: the constant {tensor.name!r} has sizes {sizes}, which its data are not; the file is damaged")
 
 
-def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None = None, folder: object = None) -> ModelSource:
+def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None = None) -> ModelSource:
     what = str(path) if path is not None else "the model"
     constants = _stripped(model, path.parent if path is not None else None)
     if not _is_readable(model):
@@ -111,7 +110,6 @@ def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None 
         structure=onnx.ModelProto.FromString(stripped),  # protobuf frees what was cleared only with the message that was read
         constant_bytes=constants,
         digest=hashlib.sha256(stripped).hexdigest(),
-        folder=folder,
     )
 
 
@@ -122,8 +120,8 @@ def _from_proto(model: onnx.ModelProto) -> ModelSource:
     folder = tempfile.TemporaryDirectory(prefix="ortlens-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
     onnx.save_model(copy.deepcopy(model), path, save_as_external_data=True, location="weights.bin")
-    source = _described(_parsed(path.read_bytes(), str(path), path), path, folder=folder)
-    weakref.finalize(source.structure, folder.cleanup)  # with the source, or when the interpreter exits
+    source = _described(_parsed(path.read_bytes(), str(path), path), path)
+    weakref.finalize(source, folder.cleanup)  # with the source, or when the interpreter exits
     return source
 
 

@@ -210,9 +210,11 @@ def _is_narrow(node: onnx.NodeProto) -> bool:
 
 
 def _covered(scale: Scale, dtype: np.dtype[Any], reference: np.ndarray[Any, Any]) -> float | None:
-    """Return the range that a scale covers over that of the values; the median of channels."""
-    widest, values = scale.widest(dtype), np.abs(reference)
-    apart = tuple(axis for axis in range(values.ndim) if widest.ndim != values.ndim or widest.shape[axis] == 1)
-    reach = values.max(axis=apart, keepdims=widest.ndim == values.ndim, initial=0.0)
-    ratios = np.broadcast_to(widest, reach.shape)[reach > 0] / reach[reach > 0]
-    return float(np.median(ratios)) if ratios.size else None
+    """Return the range that a scale covers over that of the values: that of both signs if it is too wide, or of one if it is too narrow."""
+    ratios = []
+    for covered, values in zip(scale.reach(dtype), (-reference, reference), strict=True):
+        apart = tuple(axis for axis in range(values.ndim) if covered.ndim != values.ndim or covered.shape[axis] == 1)
+        largest = values.max(axis=apart, keepdims=covered.ndim == values.ndim, initial=0.0)
+        if (largest > 0).any():
+            ratios.append(float(np.median(np.broadcast_to(covered, largest.shape)[largest > 0] / largest[largest > 0])))
+    return min(max(ratios), max(min(ratios), 1.0)) if ratios else None
