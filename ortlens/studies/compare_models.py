@@ -18,10 +18,10 @@ from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import UsageError
 from ortlens.lens.observing.time_budget import TimeBudget
 from ortlens.lens.onnx_model.explain import explain_model
-from ortlens.lens.onnx_model.pairing import ModelGraph
 from ortlens.lens.onnx_model.sessions import choice_from, runner_of
 from ortlens.lens.onnx_model.signature import inputs_from_session, inputs_of
 from ortlens.lens.onnx_model.source import source_of
+from ortlens.lens.onnx_model.two_models.pairing import ModelGraph
 from ortlens.model_file import read_model
 from ortlens.studies import bisect_run
 from ortlens.studies.engine import LocalSide, ProcessSide, measured, start

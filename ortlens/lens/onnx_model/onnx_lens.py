@@ -24,9 +24,9 @@ from ortlens.lens.observing.digests import Digests
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.model_side import ModelSide
 from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, run, runner_of, threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, feeds_from, generated, inputs_from_session, shapes_of
+from ortlens.lens.onnx_model.two_models.model_side import ModelSide
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.forecast import record_forecast
 from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
@@ -290,17 +290,18 @@ class OnnxLens(CaptureView):
             UsageError: `reference` is none of these, raises, or has other inputs or outputs than the model.
             SessionError: ONNX Runtime cannot run one of the models.
         """
-        from ortlens.lens.onnx_model import against_model, against_torch
+        from ortlens.lens.onnx_model import against_torch
+        from ortlens.lens.onnx_model.two_models import findings
         from ortlens.lens.verify.compare_values import Tolerances
 
-        session, tolerances, other = self._session_to("verify"), Tolerances(atol, rtol), against_model.reference_source(reference)
+        session, tolerances, other = self._session_to("verify"), Tolerances(atol, rtol), findings.reference_source(reference)
 
         def compare(feed: Feed) -> None:
             if other is None:
                 against_torch.verify(session, reference, self._signature, feed, self._recorder, tolerances)
             else:
                 outputs = run(session, self._signature, feed, self._source.name)
-                against_model.verify(self._source, other, outputs, feed, self._recorder, tolerances)
+                findings.verify(self._source, other, outputs, feed, self._recorder, tolerances)
 
         feeds = feeds_from(self._signature, args, kwargs) or [self._feed((), {})]
         self._recorder.keep_worst([partial(compare, feed) for feed in feeds])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import onnx
 import onnxruntime
 
 from ortlens._ort import CPU
-from ortlens.backend.basis.node_provenance import part_of, used_nodes
+from ortlens.backend.basis.node_provenance import captured, part_of, used_nodes
 from ortlens.errors import SessionError, UsageError
-from ortlens.lens.onnx_model.pairing import ModelGraph
 from ortlens.lens.onnx_model.sessions import plain
 from ortlens.lens.onnx_model.source import with_names
+from ortlens.lens.onnx_model.two_models.pairing import ModelGraph
 from ortlens.lens.profiling.kernel_records import LARGE
 
 if TYPE_CHECKING:
@@ -71,6 +72,17 @@ class Scale:
         return (self.zero - info.min) * self.scale, (info.max - self.zero) * self.scale
 
 
+def _sort(graph: onnx.GraphProto) -> None:
+    """Put nodes after those that they read, as some converters do not."""
+    nodes = list(graph.node)
+    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    before = {place: {makers[name] for name in (*node.input, *captured(node)) if name in makers} for place, node in enumerate(nodes)}
+    if any(max(places, default=-1) > place for place, places in before.items()):
+        nodes = [onnx.NodeProto.FromString(nodes[place].SerializeToString()) for place in TopologicalSorter(before).static_order()]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
 def _own(name: str, given: Container[str]) -> str:
     """Name a value as it is computed, where another is given in its place."""
     return f"{name}//own" if name in given else name
@@ -90,6 +102,7 @@ class ModelSide:
         path = folder / f"{name}.onnx"
         onnx.save_model(model, path, save_as_external_data=True, location=f"{name}.weights", size_threshold=LARGE)
         self._model = with_names(onnx.load(path, load_external_data=False))
+        _sort(self._model.graph)
         self.graph = ModelGraph(self._model)
         self._path = path
         self.feed: Mapping[str, np.ndarray[Any, Any]] = {}

@@ -15,18 +15,18 @@ import onnx
 import torch
 
 from ortlens.backend.basis.node_provenance import used_nodes
-from ortlens.lens.onnx_model.model_side import is_quantised
-from ortlens.lens.onnx_model.pairing import ACTIVATIONS, PASSIVE, Pairs, sketch
+from ortlens.lens.onnx_model.two_models.model_side import is_quantised
+from ortlens.lens.onnx_model.two_models.pairing import ACTIVATIONS, PASSIVE, Pairs, sketch
 from ortlens.lens.verify.compare_values import Tolerances, compare
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
-    from ortlens.lens.onnx_model.model_side import ModelSide, Scale
-    from ortlens.lens.onnx_model.pairing import ValuePair
+    from ortlens.lens.onnx_model.two_models.model_side import ModelSide, Scale
+    from ortlens.lens.onnx_model.two_models.pairing import ValuePair
     from ortlens.trace.records import Pairing
 
-_GROUP = 128  # values that are computed at a time
+_GROUP = 256  # values that are computed at a time
 _DEFAULTS = Tolerances()
 _NUMBERS = "//numbers"  # at the end of a value's name: as the reference computes it
 _EIGHT_BITS = ("int8", "uint8")

@@ -20,9 +20,9 @@ from ortlens.backend.deploy.export import WeightSource
 from ortlens.backend.freeze.exporting import export_program
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.model_side import ModelSide
 from ortlens.lens.onnx_model.source import source_of
-from ortlens.lens.onnx_model.two_models import ComparedValue, TwoModels, between
+from ortlens.lens.onnx_model.two_models.lockstep import ComparedValue, TwoModels, between
+from ortlens.lens.onnx_model.two_models.model_side import ModelSide
 from ortlens.trace import records as r
 from ortlens.units import counted, percent, times
 

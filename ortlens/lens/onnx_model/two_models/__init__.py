@@ -1,0 +1,1 @@
+"""Two ONNX models that compute the same, value by value."""
