@@ -301,15 +301,9 @@ def test_where_nothing_is_compiled_the_summary_says_how_to_clear_that() -> None:
         lens.profile()
 
 
-def inner(x: torch.Tensor) -> torch.Tensor:
-    x = x.sin()
-    torch._dynamo.graph_break()
-    return x.cos()
-
-
 def in_loop(x: torch.Tensor) -> torch.Tensor:
     for _ in range(3):
-        x = inner(x) + 1
+        x = innermost(x) + 1
     return x.tan()
 
 
@@ -339,12 +333,12 @@ def by_number(x: torch.Tensor) -> torch.Tensor:
 
 def in_context(x: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        y = inner(x.exp())
+        y = innermost(x.exp())
     return y.tan()
 
 
 def in_list(x: torch.Tensor) -> torch.Tensor:
-    return torch.stack([inner(x + shift) for shift in range(2)]).sum(0)
+    return torch.stack([innermost(x + shift) for shift in range(2)]).sum(0)
 
 
 class Layer(nn.Module):
@@ -369,15 +363,16 @@ class Model(nn.Module):
 
 
 BREAK = "torch._dynamo.graph_break()"
+DEEP = f"{BREAK}  # three calls deep"
 PROGRAMS: dict[str, tuple[Callable[..., Any], str, str]] = {
-    "three_deep": (outermost, "innermost", f"{BREAK}  # three calls deep"),
-    "in_loop": (in_loop, "inner", BREAK),
+    "three_deep": (outermost, "innermost", DEEP),
+    "in_loop": (in_loop, "innermost", DEEP),
     "two_in_one": (two_in_one, "broken_twice", BREAK),
     "called_twice": (calls_it_twice, "helper", f"{BREAK}  # called twice"),
     "on_data": (on_data, "branches", "if y.sum() > 0:  # branch on data"),
     "by_number": (by_number, "weighed", "return x * x.mean().item()"),
-    "in_context": (in_context, "inner", BREAK),
-    "in_list": (in_list, "inner", BREAK),
+    "in_context": (in_context, "innermost", DEEP),
+    "in_list": (in_list, "innermost", DEEP),
     "submodule": (Model(), "forward", BREAK),
     "sequential": (nn.Sequential(Layer(), nn.Linear(5, 5), Layer()), "forward", BREAK),
 }

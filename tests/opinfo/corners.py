@@ -4,8 +4,6 @@ Samples of PyTorch's operator database are filled with numbers at which operator
 of them, and the numbers among their own arguments, with each incoming gradient; the others get drawn ones.
 """
 
-# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
-
 import functools
 import itertools
 import random
@@ -83,7 +81,7 @@ def cases(name: str, dtype: torch.dtype) -> Iterator[Case]:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if any(tensor.layout is not torch.strided for tensor in tensors):
             continue
-        call = functools.partial(_called, op, leaves, structure)
+        call = sweep.of_tensors(op, leaves, structure)
         if is_elementwise(name) and all(tensor.dtype is dtype for tensor in tensors):
             rest = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
             if (key := f"{rest} {structure}") not in known:
@@ -91,12 +89,6 @@ def cases(name: str, dtype: torch.dtype) -> Iterator[Case]:
                 yield _product(Case(number, "each", call, tensors, torch.ones_like), rest, dtype)
         else:
             yield from _drawn(Case(number, name, call, tensors, torch.ones_like), dtype)
-
-
-def _called(op: Any, leaves: Sequence[Any], structure: Any, *tensors: torch.Tensor) -> Any:
-    given = iter(tensors)
-    value, args, kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure)
-    return op(value, *args, **kwargs)
 
 
 def _product(case: Case, rest: Sequence[Any], dtype: torch.dtype) -> Case:

@@ -102,16 +102,9 @@ def other_types(name: str) -> Iterator[Call]:
 
 def _call(name: str, op: Any, *arguments: Any, dtype: str = "") -> Iterator[Call]:
     leaves, structure = pytree.tree_flatten(arguments)
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def function(*tensors: torch.Tensor) -> Any:
-        given = dict(zip(places, tensors, strict=True))
-        value, args, kwargs = pytree.tree_unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)], structure)
-        return op(value, *args, **kwargs)
-
-    tensors = [leaves[place].detach() for place in places]
+    tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if all(tensor.device.type == "cpu" and tensor.layout is torch.strided for tensor in tensors):
-        yield Call(name, function, tensors, dtype)
+        yield Call(name, sweep.of_tensors(op, leaves, structure), tensors, dtype)
 
 
 def refusal(function: Callable[..., Any], given: Sequence[Any]) -> Refusal:

@@ -9,12 +9,10 @@ ways of a sample share a function; each is compiled by itself where something di
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
 import contextlib
-import json
 import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -56,10 +54,10 @@ class Case:
     """An operator, a sample, and a way in which its tensors lie."""
 
     def __init__(self, op: Any, sample: Any, way: str, road: str) -> None:
-        self.op, self.way, self.road = op, way, road
-        self._leaves, self._structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-        self._places = [place for place, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
-        tensors = [self._leaves[place] for place in self._places]
+        self.way, self.road = way, road
+        leaves, structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        self._call = sweep.of_tensors(op, leaves, structure)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         dims = max((tensor.dim() for tensor in tensors), default=0)
         self.tensors = [laid(tensor, way, dims) for tensor in tensors]
         if road == "backward":
@@ -79,9 +77,7 @@ class Case:
         return [*made, *written]
 
     def _results(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        given = dict(zip(self._places, tensors, strict=True))
-        value, args, kwargs = pytree.tree_unflatten([given.get(place, leaf) for place, leaf in enumerate(self._leaves)], self._structure)
-        return [leaf for leaf in pytree.tree_leaves(self.op(value, *args, **kwargs)) if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in pytree.tree_leaves(self._call(*tensors)) if isinstance(leaf, torch.Tensor)]
 
 
 def answers(function: Callable[..., Any], cases: Sequence[Case], road: str) -> list[list[torch.Tensor]]:
@@ -188,12 +184,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the outcomes of operators as JSON lines: `layouts.py MOST NAME ...`."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    for name in arguments[1:]:
-        print(json.dumps({"begin": name}), flush=True)  # noqa: T201 - the protocol with the parent
-        for outcome in outcomes_of(name, int(arguments[0])):
-            print(json.dumps(asdict(outcome)), flush=True)  # noqa: T201 - same
-    return 0
+    return sweep.report(arguments[1:], lambda name: outcomes_of(name, int(arguments[0])))
 
 
 if __name__ == "__main__":

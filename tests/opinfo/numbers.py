@@ -8,7 +8,7 @@ import operator
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnxruntime
 import torch
@@ -98,23 +98,22 @@ def _tables() -> list[tuple[torch.Tensor]]:
     return [(torch.zeros(rows, columns, dtype=torch.int64),) for columns in (2, 3, 5) for rows in SIZES]
 
 
-def _argument(function: Callable[[Any, Any], Any], backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
-    eager = _of_arguments(function)
-    return eager, torch.compile(eager, backend=backend, dynamic=True), _pairs()
+def _scalars() -> list[tuple[torch.Tensor, ...]]:
+    return [(x, torch.tensor(k), torch.tensor(j)) for x, k, j in _pairs()]
 
 
-def _size(function: Callable[[Any, Any], Any], backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
-    eager = _of_sizes(function)
-    return eager, torch.compile(eager, backend=backend, dynamic=True), _tables()
+Road: TypeAlias = Callable[[Callable[[Any, Any], Any], Any], tuple[Callable[..., Any], Callable[..., Any], Sequence[Any]]]
 
 
-def _data(function: Callable[[Any, Any], Any], backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
-    eager = _of_data(function)
-    compiled = torch.compile(eager, backend=backend, dynamic=True)
-    return eager, compiled, [(x, torch.tensor(k), torch.tensor(j)) for x, k, j in _pairs()]
+def _compiled(taking: Callable[..., Callable[..., Any]], calls: Callable[[], Sequence[Any]]) -> Road:
+    def road(function: Callable[[Any, Any], Any], backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], Sequence[Any]]:
+        eager = taking(function)
+        return eager, torch.compile(eager, backend=backend, dynamic=True), calls()
+
+    return road
 
 
-def _model(function: Callable[[Any, Any], Any], backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
+def _model(function: Callable[[Any, Any], Any], backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], Sequence[Any]]:
     """The exported ONNX model, which takes the ints as tensors without dimensions."""
     eager = _of_arguments(function)
     compiled = torch.compile(eager, backend=backend, dynamic=True)
@@ -135,7 +134,7 @@ def _model(function: Callable[[Any, Any], Any], backend: Any) -> tuple[Callable[
     return eager, run, _pairs()
 
 
-def _loaded(function: Callable[[Any, Any], Any], _backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
+def _loaded(function: Callable[[Any, Any], Any], _backend: Any) -> tuple[Callable[..., Any], Callable[..., Any], Sequence[Any]]:
     eager = _of_sizes(function)
     frozen = ortlens.freeze(eager, torch.zeros(11, 5, dtype=torch.int64), dynamic_shapes=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -143,10 +142,10 @@ def _loaded(function: Callable[[Any, Any], Any], _backend: Any) -> tuple[Callabl
         return eager, ortlens.load_frozen(f"{folder}/frozen"), _tables()
 
 
-ROADS: dict[str, Callable[..., tuple[Callable[..., Any], Callable[..., Any], list[Any]]]] = {
-    "argument": _argument,
-    "size": _size,
-    "data": _data,
+ROADS: dict[str, Road] = {
+    "argument": _compiled(_of_arguments, _pairs),
+    "size": _compiled(_of_sizes, _tables),
+    "data": _compiled(_of_data, _scalars),
     "model": _model,
     "loaded": _loaded,
 }
@@ -186,7 +185,7 @@ def _verdicts(function: Callable[[Any, Any], Any], road: str) -> list[tuple[str,
     return [bad.get(place, kept) for place in range(len(calls))]
 
 
-def _first(calls: list[Any]) -> tuple[Any, ...]:
+def _first(calls: Sequence[Any]) -> tuple[Any, ...]:
     """Arguments to trace with: like those of the calls, with nothing special about them."""
     head: tuple[Any, ...] = calls[0]
     if len(head) == 1:

@@ -87,18 +87,23 @@ def samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tuple
     return [found[int(place * step)] for place in range(min(most, len(found)))]
 
 
+def of_tensors(op: Any, leaves: Sequence[Any], structure: pytree.TreeSpec) -> Callable[..., Any]:
+    """Make an operator a function of the tensors among its arguments, which are given flat."""
+
+    def call(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        value, args, kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure)
+        return op(value, *args, **kwargs)
+
+    return call
+
+
 def _outcome(op: Any, sample: Any, blank: Outcome) -> Outcome:
     lens = Lens()
     leaves, structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def call(*tensors: torch.Tensor) -> Any:
-        given = dict(zip(places, tensors, strict=True))
-        value, args, kwargs = pytree.tree_unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)], structure)
-        made = op(value, *args, **kwargs)
-        return torch.zeros_like(made) if blank.operator in UNINITIALISED else made
-
-    tensors = [leaves[place].detach() if blank.road != "backward" else leaves[place] for place in places]
+    function = of_tensors(op, leaves, structure)
+    call = (lambda *given: torch.zeros_like(function(*given))) if blank.operator in UNINITIALISED else function
+    tensors = [leaf if blank.road == "backward" else leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"
 VERSIONS = ("2.13", "2.15")
 TEXTS = {version: json.loads((FOLDER / f"advice-{version}.json").read_text(encoding="utf-8")) for version in VERSIONS}
 MODEL = "/home/ada/model.py"
-SOURCE = (FOLDER / "record_advice.py").read_text(encoding="utf-8").splitlines()
+SOURCE = (FOLDER / "record.py").read_text(encoding="utf-8").splitlines()
 
 
 def broken(text: str) -> Break:
