@@ -48,7 +48,7 @@ def x(seed: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).standard_normal((2, 8, 12, 12), np.float32)
 
 
-class Samples(CalibrationDataReader):  # type: ignore[misc] - without types
+class Samples(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self) -> None:
         self._left = [{"x": x(seed)} for seed in range(20, 28)]
 
