@@ -259,7 +259,19 @@ def slow_lines(capture: Capture) -> tuple[SlowLine, ...]:
     call = measured_call(capture)
     if call is None or (capture.sessions and not capture.kernels):
         return ()
-    in_ort, in_torch = _by_line(capture)
+    # The time per call of the model in kernels and in operators of PyTorch, of the newest version of each graph.
+    current = current_ids(capture)
+    graph_of, runs, timed = graph_by_session(capture), runs_per_call(capture), fallback_ns(capture)
+    in_ort = summed(
+        ((kernel.file, kernel.line), (kernel.mean_ns or 0) * runs.get(kernel.session_id, 1.0))
+        for kernel in capture.kernels
+        if kernel.file and kernel.line is not None and graph_of.get(kernel.session_id) in current
+    )
+    in_torch = summed(
+        ((row.file, row.line), timed.get((row.graph_id, row.node), 0.0))
+        for row in capture.fallbacks
+        if row.file and row.line is not None and row.graph_id in current
+    )
     sums = {at: in_ort.get(at, 0.0) + in_torch.get(at, 0.0) for at in {**in_ort, **in_torch}}
     sources = {(node.file, node.line): node.source for node in capture.nodes if node.source}
     ranked = sorted(sums.items(), key=lambda item: -item[1])[:_MOST]
@@ -275,24 +287,6 @@ def slow_lines(capture: Capture) -> tuple[SlowLine, ...]:
         for (file, line), ns in ranked
         if math.isfinite(ns) and ns >= _LEAST * call.total_ns
     )
-
-
-def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
-    """Sum the time per call of the model in kernels and in operators of PyTorch, of the newest version of each graph."""
-    current = current_ids(capture)
-    graph_of, runs = graph_by_session(capture), runs_per_call(capture)
-    in_ort = summed(
-        ((kernel.file, kernel.line), (kernel.mean_ns or 0) * runs.get(kernel.session_id, 1.0))
-        for kernel in capture.kernels
-        if kernel.file and kernel.line is not None and graph_of.get(kernel.session_id) in current
-    )
-    timed = fallback_ns(capture)
-    in_torch = summed(
-        ((row.file, row.line), timed.get((row.graph_id, row.node), 0.0))
-        for row in capture.fallbacks
-        if row.file and row.line is not None and row.graph_id in current
-    )
-    return in_ort, in_torch
 
 
 def runs_per_call(capture: Capture) -> dict[str, float]:

@@ -119,14 +119,12 @@ def sink(dag: Dag, inside: Sequence[bool], level: list[int]) -> None:
 
 def _newly_crossing(dag: Dag, inside: Sequence[bool], level: Sequence[int], node: int, latest: int) -> int:
     """Sum up the bytes of inputs that would have to leave their partition only because of this move."""
-    total = 0
-    for source in dag.sources[node]:
-        own = level[source]
-        if not inside[source] or own >= latest or dag.returned[source]:
-            continue
-        if not any(reader != node and not (inside[reader] and level[reader] == own) for reader in dag.readers[source]):
-            total += dag.size_of(source)
-    return total
+    moving = (source for source in dag.sources[node] if inside[source] and level[source] < latest and not dag.returned[source])
+    return sum(
+        dag.size_of(source)
+        for source in moving
+        if all(reader == node or (inside[reader] and level[reader] == level[source]) for reader in dag.readers[source])
+    )
 
 
 def _small(dag: Dag, inside: Sequence[bool], level: Sequence[int], least: int) -> dict[int, int]:

@@ -14,7 +14,7 @@ from ortlens.analysis.index import graph_by_partition, grouped, once, sessions_b
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ortlens.trace.records import Break, Capture, Graph, Run, Session
+    from ortlens.trace.records import Break, Capture, Graph, Session
 
 PHASES = ("loading", "dynamo", "aot", "partition", "convert", "optimize", "session")
 """Phases of a compilation in their order; each is the column `<phase>_ns` of the graphs."""
@@ -87,21 +87,19 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
         usual = _median_of_calls(sessions)
         ort_ns[graph_id] += sum(session.total_ns for session in sessions) if usual is None else round(usual * count)
     eager_ns = summed((fallback.graph_id, fallback.total_ns) for fallback in capture.fallbacks)
-    for fallback in capture.fallbacks:
-        calls[fallback.graph_id, fallback.node] = fallback.calls
-    foreign = _foreign(capture.runs)
-    for graph_id, (count, _) in foreign.items():
-        calls[graph_id, ""] = count
-    most: dict[str, int] = defaultdict(int)
-    for (graph_id, _), count in calls.items():
-        most[graph_id] = max(most[graph_id], count)
+    calls |= {(fallback.graph_id, fallback.node): fallback.calls for fallback in capture.fallbacks}
+    # Of runs that belong to no session, only the latest are in a capture.
+    foreign = grouped((run.graph_id, run) for run in capture.runs if run.session_id is None and run.graph_id is not None)
+    calls |= {(graph_id, ""): max(run.call for run in runs) + 1 for graph_id, runs in foreign.items()}
+    foreign_ns = {graph_id: round(median(run.total_ns for run in runs) * calls[graph_id, ""]) for graph_id, runs in foreign.items()}
+    counts = grouped((graph_id, count) for (graph_id, _), count in calls.items())
     return {
         graph.graph_id: GraphTime(
             graph_id=graph.graph_id,
-            calls=most[graph.graph_id],
+            calls=max([0, *counts.get(graph.graph_id, ())]),
             ort_ns=ort_ns[graph.graph_id],
             eager_ns=eager_ns.get(graph.graph_id, 0),
-            foreign_ns=foreign.get(graph.graph_id, (0, 0))[1],
+            foreign_ns=foreign_ns.get(graph.graph_id, 0),
         )
         for graph in capture.graphs
     }
@@ -119,16 +117,6 @@ def _median_of_calls(sessions: Iterable[Session]) -> float | None:
         if ahead >= middle:
             return (ns + called[place + 1][0]) / 2 if ahead == middle else ns
     return None
-
-
-def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
-    """Collect calls and time by graph from runs that belong to no session; only the latest runs are in a capture."""
-    rows = grouped((run.graph_id, run) for run in runs if run.session_id is None and run.graph_id is not None)
-    found = {}
-    for graph_id, kept in rows.items():
-        calls = max(run.call for run in kept) + 1
-        found[graph_id] = calls, round(median(run.total_ns for run in kept) * calls)
-    return found
 
 
 @once

@@ -198,7 +198,10 @@ class _Ranking:
         self._compute = sum(sum(graph.dag.counted) for graph in self._graphs.values())
         self._cost = boundary_cost(capture)
         self._eager = fallback_ns(capture)
-        self._runs = runs_by_graph(capture)
+        # The median run of each session inside ONNX Runtime, by graph, the shortest first.
+        times = grouped(((run.graph_id, run.session_id), run.run_ns) for run in capture.runs if run.session_id is not None)
+        medians = grouped((graph_id, float(statistics.median(ns))) for (graph_id, _), ns in times.items())
+        self._runs = {graph_id: sorted(found) for graph_id, found in medians.items()}
 
     def rows(self) -> tuple[Candidate, ...]:
         by_target = grouped((fallback.target, fallback) for fallback in self._stay)
@@ -269,12 +272,3 @@ def boundary_cost(capture: Capture) -> BoundaryCost | None:
             return BoundaryCost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
     mean = statistics.fmean(times)
     return BoundaryCost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
-
-
-def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
-    """Compute the median run of each graph's sessions inside ONNX Runtime, in ns, the shortest first; graphs without runs are absent."""
-    times = grouped(
-        ((run.graph_id, run.session_id), run.run_ns) for run in capture.runs if run.session_id is not None and run.graph_id is not None
-    )
-    found = grouped((graph_id, float(statistics.median(ns))) for (graph_id, _), ns in times.items())
-    return {graph_id: sorted(medians) for graph_id, medians in found.items()}

@@ -205,7 +205,10 @@ def _check(options: argparse.Namespace) -> int:
     from ortlens.analysis.answers.check import limits_from, verdicts_of
     from ortlens.trace.store import load
 
-    _take_back_the_capture(options)
+    if options.capture is None and options.json not in (None, STDOUT):  # argparse took `--json CAPTURE` for the file of --json
+        options.capture, options.json = options.json, STDOUT
+    if options.capture is None:
+        raise UsageError("check needs a CAPTURE: a file that lens.save() or another command wrote")
     with _named_as_options():
         limits = limits_from(**{name: getattr(options, name) for name in _LIMITS})
     capture = load(options.capture)
@@ -236,14 +239,6 @@ def _named_as_options() -> Iterator[None]:
         yield
     except UsageError as err:
         raise UsageError(re.sub("|".join(_LIMITS), lambda name: f"--{name[0].replace('_', '-')}", str(err))) from err
-
-
-def _take_back_the_capture(options: argparse.Namespace) -> None:
-    """Take back the capture of `--json CAPTURE`, which argparse takes for the file of --json."""
-    if options.capture is None and options.json not in (None, STDOUT):
-        options.capture, options.json = options.json, STDOUT
-    if options.capture is None:
-        raise UsageError("check needs a CAPTURE: a file that lens.save() or another command wrote")
 
 
 def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | None, rows: tuple[VerdictRow, ...]) -> None:

@@ -26,11 +26,9 @@ from ortlens.job.targets import calling, inputs_from_texts, raised_as_usage, tar
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from torch.export import ExportedProgram
 
-    from ortlens.doctor import Check
     from ortlens.job.request import Request
     from ortlens.job.targets import Inputs
     from ortlens.lens.lens import Lens
@@ -196,8 +194,14 @@ def _doctor(options: argparse.Namespace) -> int:
 
     checks = examine()
     ready = is_ready(checks)
+    size = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{_MARKS[check.status]:>2}  {check.name:<{size}}  {check.found}")
+        if check.advice:
+            lines.append(f"{'':>2}  {'':<{size}}  -> {check.advice}")
     end = "Ready. Try it: `ortlens demo`." if ready else "Not ready: fix the lines marked X."
-    print_answer(options, "doctor", {"ready": ready, "checks": checks}, "\n".join([*_check_lines(checks), "", end]))
+    print_answer(options, "doctor", {"ready": ready, "checks": checks}, "\n".join([*lines, "", end]))
     return EXIT_OK if ready else EXIT_NO
 
 
@@ -211,13 +215,3 @@ DOCTOR = Command(
         ortlens doctor --quiet && ortlens demo  # only where it can run
     """,
 )
-
-
-def _check_lines(checks: Sequence[Check]) -> list[str]:
-    size = max(len(check.name) for check in checks)
-    lines = []
-    for check in checks:
-        lines.append(f"{_MARKS[check.status]:>2}  {check.name:<{size}}  {check.found}")
-        if check.advice:
-            lines.append(f"{'':>2}  {'':<{size}}  -> {check.advice}")
-    return lines

@@ -32,15 +32,18 @@ def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: 
     modules, as in `head(body(x))`, belongs to the computation: then, as for any other expression, the whole is compiled, as a function of
     the tensors that it names. Arguments of `model.generate` are evaluated in any case.
     """
-    tree = _parsed(text)
-    body = tree.body
+    body = _parsed(text).body
     if isinstance(body, ast.Name) and callable(namespace.get(body.id)):
         raise UsageError(f"%ortlens {text.strip()}: this names what can be called; write the call, for example %ortlens {text.strip()}(x)")
     if isinstance(body, ast.Call) and (
         _is_generate(body.func, namespace)
         or not any(_computes(part, namespace) for part in (body.func, *body.args, *(each.value for each in body.keywords)))
     ):
-        return _split_call(body, namespace, file, line)
+        # The target and the arguments are evaluated with Python's own rules for stars and keywords.
+        taking = ast.Call(func=ast.Name(id=_TAKE, ctx=ast.Load()), args=[body.func, *body.args], keywords=body.keywords)
+        tree = ast.increment_lineno(ast.fix_missing_locations(ast.Expression(body=taking)), line - 1)
+        found: TargetCall = eval(compile(tree, file, "eval"), namespace, {_TAKE: _take})  # noqa: S307 - running the user's expression is the job
+        return found
     return _whole(text, namespace, file, line)
 
 
@@ -94,14 +97,6 @@ def _holds_tensors(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_holds_tensors(each) for each in value)
     return isinstance(value, (torch.Tensor, torch.nn.Module))
-
-
-def _split_call(call: ast.Call, namespace: dict[str, Any], file: str, line: int) -> TargetCall:
-    """Evaluate the target and the arguments, with Python's own rules for stars and keywords."""
-    taking = ast.Call(func=ast.Name(id=_TAKE, ctx=ast.Load()), args=[call.func, *call.args], keywords=call.keywords)
-    tree = ast.increment_lineno(ast.fix_missing_locations(ast.Expression(body=taking)), line - 1)
-    found: TargetCall = eval(compile(tree, file, "eval"), namespace, {_TAKE: _take})  # noqa: S307 - running the user's expression is the job
-    return found
 
 
 def _take(target: Callable[..., Any], /, *args: object, **kwargs: object) -> TargetCall:

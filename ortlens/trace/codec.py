@@ -105,7 +105,8 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
         if not isinstance(value, list):
             _refuse(value, "a list")
         if column.rows is not None:
-            return tuple([_checked_row(column.rows, item) for item in value])
+            rows = [item if isinstance(item, dict) else _refuse(item, "an object") for item in value]
+            return tuple([record_from_row(column.rows, row) for row in rows])
         return tuple([_checked_item(column, item) for item in value])
     if column.kind == "float" and isinstance(value, str) and value in _FLOAT_FROM_NAME:
         return _FLOAT_FROM_NAME[value]
@@ -115,12 +116,6 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
 def plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
     """Return the Python number inside a numpy or torch scalar; everything else as it is."""
     return value if isinstance(value, (str, int, float)) or not hasattr(value, "item") else value.item()
-
-
-def _checked_row(table: Table, value: Any) -> object:  # noqa: ANN401 - parsed JSON
-    if not isinstance(value, dict):
-        _refuse(value, "an object")
-    return record_from_row(table, value)
 
 
 def _checked_item(column: Column, value: Any) -> int | float | str:  # noqa: ANN401 - parsed JSON

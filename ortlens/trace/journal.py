@@ -39,7 +39,7 @@ from ortlens.trace.schema import FIGURES, TABLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ortlens.trace.runlog import EagerLog, RunLog
+    from ortlens.trace.runlog import RunLog
 
 HEADER, SAVED = (b"ortlens-%b %d\n" % (kind, r.SCHEMA_VERSION) for kind in (b"journal", b"capture"))
 _HEADER = re.compile(rb"ortlens-(?:journal|capture) (\d{1,9})\n")
@@ -103,7 +103,10 @@ class Journal:
             for log in logs:
                 self._write_calls(log)
             for graph_id, slots in eager.items():
-                self._write_eager(graph_id, slots)
+                calls, times = counts = tuple(slots.calls), tuple(slots.total_ns)
+                if self._eager.get(graph_id) != counts and any(calls):
+                    self._eager[graph_id] = counts
+                    self.write({"eager": graph_id, "nodes": list(slots.nodes), "calls": list(calls), "ns": list(times)})
 
     def close(self) -> None:
         """Write what is left, and that this is all; once, and only in the process that began."""
@@ -133,12 +136,6 @@ class Journal:
         self._seen[id(log)] = log, stats.calls - 1
         rows = [] if self._size > _MANY_BYTES else [row for row in log.rows(latest=_ROWS) if row[0] > last][-_ROWS:]
         self.write({"log": log.session_id, "graph": log.graph_id, "stats": list(stats), "rows": rows, "at": time.time()})
-
-    def _write_eager(self, graph_id: str, log: EagerLog) -> None:
-        figures = tuple(log.calls), tuple(log.total_ns)
-        if self._eager.get(graph_id) != figures and any(figures[0]):
-            self._eager[graph_id] = figures
-            self.write({"eager": graph_id, "nodes": list(log.nodes), "calls": list(figures[0]), "ns": list(figures[1])})
 
     def write(self, entry: Mapping[str, Any], data: bytes = b"") -> None:
         """Write an entry, with the bytes of an attachment."""
@@ -375,7 +372,10 @@ def _apply(entries: Entries, entry: dict[str, Any], data: bytes) -> None:
     elif "attach" in entry:
         _keep_attachment(entries, str(entry["attach"]), entries.hold(entry, data, MAX_TOTAL_BYTES))
     elif "log" in entry:
-        _keep_calls(entries, entry)
+        key = entry["log"], entry["graph"]
+        figures = (None if figure is None else int(figure) for figure in entry["stats"])
+        entries.stats[key] = RunStats(*figures)  # type: ignore[arg-type]  # None only where it may be
+        entries.runs += [run_from_row(*key, tuple(map(int, row))) for row in entry["rows"]]
     elif "eager" in entry:
         pairs = zip(entry["calls"], entry["ns"], strict=True)
         entries.eager[entry["eager"]] = dict(zip(entry["nodes"], pairs, strict=True))
@@ -405,13 +405,6 @@ def _keep_attachment(entries: Entries, name: str, data: bytes) -> None:
     if len(entries.attachments) >= MAX_ATTACHMENTS:
         raise CaptureError(f"there are more than {MAX_ATTACHMENTS} attachments")
     entries.attachments[name] = data
-
-
-def _keep_calls(entries: Entries, entry: dict[str, Any]) -> None:
-    key = entry["log"], entry["graph"]
-    figures = RunStats(*(None if figure is None else int(figure) for figure in entry["stats"]))  # type: ignore[arg-type]  # None only where it may be
-    entries.stats[key] = figures
-    entries.runs += [run_from_row(*key, tuple(map(int, row))) for row in entry["rows"]]
 
 
 def _replay(recorder: Recorder, entry: dict[str, Any]) -> None:

@@ -111,7 +111,7 @@ class RunLog:
 
         A caller calls `on_failure` where `record` raises, so that its own work goes on.
         """
-        self.on_failure = on_failure or _ignored
+        self.on_failure = on_failure or (lambda _error: None)  # a log that nobody reads has nobody to report to
         self.facts: Callable[[], dict[str, Any]] = dict  # further columns of the session, as they are when a capture is made
         self.session_id = session_id
         self.graph_id = graph_id
@@ -180,10 +180,6 @@ class RunLog:
         yield from sorted(row for shard in list(self._shards.values()) for row in shard.rows(latest))
 
 
-def _ignored(_error: Exception) -> None:
-    """Drop the error: a log that nobody reads has nobody to report to."""
-
-
 def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the histogram bucket of each value: linear below 32, then 32 per octave."""
     import numpy as np
@@ -194,17 +190,13 @@ def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.minimum(buckets, _BUCKETS - 1)
 
 
-def _bucket_middle(index: int) -> int:
-    shift = max(index // _SUB - 1, 0)
-    low = (index - shift * _SUB) << shift
-    return low + ((1 << shift) >> 1)
-
-
 def _percentile(histogram: NDArray[np.int64], percent: int) -> int:
     """Return the middle of the bucket with the nearest rank, counted in integers: 0.9 * 10 is not 9 in floats everywhere."""
     cumulative = histogram.cumsum()
     rank = -(-percent * int(cumulative[-1]) // 100)
-    return _bucket_middle(int(cumulative.searchsorted(rank, side="left")))
+    bucket = int(cumulative.searchsorted(rank, side="left"))
+    shift = max(bucket // _SUB - 1, 0)
+    return ((bucket - shift * _SUB) << shift) + ((1 << shift) >> 1)
 
 
 class EagerLog:

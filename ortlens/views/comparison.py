@@ -171,8 +171,11 @@ def comparison_html(compared: Compared) -> str:
 
 def _about(compared: Compared, max_rows: int) -> dict[str, Any]:
     rows = panes(compared)
+    # The first row of the panes that holds a measured operator, by side and name.
+    sides = ((number, name, side) for number, row in enumerate(rows) for name, side in (("before", row.before), ("after", row.after)))
+    anchors = {(name, side.name): number for number, name, side in sides if side is not None and side.ns is not None}
     return {
-        "screen": comparison_screen(compared, anchors=_anchors(rows)),
+        "screen": comparison_screen(compared, anchors=anchors),
         "sides": [
             (label, capture.name or "unnamed capture", capture.backend, capture.created or "no date")
             for label, capture in (("Before", compared.before), ("After", compared.after))
@@ -180,12 +183,6 @@ def _about(compared: Compared, max_rows: int) -> dict[str, Any]:
         **_times(compared.timings),
         "panes": _panes(compared, rows, max_rows),
     }
-
-
-def _anchors(rows: Sequence[PaneRow]) -> dict[tuple[str, str], int]:
-    """Number the first row of the panes that holds a measured operator, by side and name."""
-    sides = ((number, name, side) for number, row in enumerate(rows) for name, side in (("before", row.before), ("after", row.after)))
-    return {(name, side.name): number for number, name, side in sides if side is not None and side.ns is not None}
 
 
 def _times(timings: Sequence[Timing]) -> dict[str, Any]:

@@ -50,7 +50,14 @@ def exported(capture: Capture, folder: Path, form: str, *, tables: Sequence[str]
     if tables and form not in _OF_TABLES:
         raise UsageError(f"the format {form} contains no tables; leave out which, or choose one of {', '.join(_OF_TABLES)}")
     files = _files(capture, form, tables)
-    _refuse_to_replace(folder, list(files), replace=replace)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a folder")
+    if of_folders := [name for name in files if (folder / name).is_dir()]:
+        raise UsageError(f"{folder / of_folders[0]} is a folder; choose another folder to export to")
+    there = [name for name in files if (folder / name).exists() or (folder / name).is_symlink()]
+    if there and not replace:  # half an export beside old files would mix two captures
+        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
+        raise UsageError(f"{folder / there[0]}{more} would be replaced; use --force (in Python replace=True), or choose another folder")
     _write(folder, files)
     return [folder / name for name in files]
 
@@ -68,18 +75,6 @@ def _table(capture: Capture, name: str, form: str) -> bytes:
     rows = rows_of(name, records_of(capture, name))
     text = csv_from_rows(name, rows) if form == "csv" else json.dumps(rows, indent=1)
     return text.encode("utf-8", "backslashreplace")
-
-
-def _refuse_to_replace(folder: Path, names: Sequence[str], *, replace: bool) -> None:
-    """Refuse to replace files unless told to: half an export beside old files would mix two captures."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; name a folder")
-    if of_folders := [name for name in names if (folder / name).is_dir()]:
-        raise UsageError(f"{folder / of_folders[0]} is a folder; choose another folder to export to")
-    there = [name for name in names if (folder / name).exists() or (folder / name).is_symlink()]
-    if there and not replace:
-        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-        raise UsageError(f"{folder / there[0]}{more} would be replaced; use --force (in Python replace=True), or choose another folder")
 
 
 def _write(folder: Path, files: Mapping[str, Callable[[], bytes]]) -> None:

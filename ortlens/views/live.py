@@ -59,7 +59,10 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
     runs = sorted(capture.runs, key=lambda run: run.start_ns)
     lanes = {key: lane[-_RECENT:] for key, lane in grouped(((run.graph_id or "", run.session_id or ""), run) for run in runs).items()}
     period, busy = _pace(lanes)
-    times = summed((graph_id, round(median(run.total_ns for run in runs))) for (graph_id, _), runs in _in_use(lanes))
+    # Without lanes that have not run since the last but one run of what ran last: sessions for sizes no longer called.
+    since = min((run.start_ns for run in _last(lanes)[-2:]), default=0)
+    in_use = ((graph_id, runs) for (graph_id, _), runs in lanes.items() if runs[-1].start_ns >= since)
+    times = summed((graph_id, round(median(run.total_ns for run in runs))) for graph_id, runs in in_use)
     known = graphs_by_id(capture)
     named = {graph.compile_id: graph.name for graph in capture.graphs if graph.name}  # a backward graph has the name of its forward
     spent = summed((fallback.target, fallback.total_ns) for fallback in capture.fallbacks)
@@ -83,12 +86,6 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
 def thinned(points: Sequence[LivePoint], most: int) -> list[LivePoint]:
     """Keep every second point, and the last, of a curve that has more than `most` points."""
     return list(points) if len(points) <= most else [*points[:-1:2], points[-1]]
-
-
-def _in_use(lanes: dict[tuple[str, str], list[Run]]) -> list[tuple[tuple[str, str], list[Run]]]:
-    """Drop lanes that have not run since the last but one run of what ran last: sessions for sizes no longer called."""
-    since = min((run.start_ns for run in _last(lanes)[-2:]), default=0)
-    return [(key, runs) for key, runs in lanes.items() if runs[-1].start_ns >= since]
 
 
 def _pace(lanes: dict[tuple[str, str], list[Run]]) -> tuple[int | None, int | None]:

@@ -92,15 +92,13 @@ class Selectable:
         if kind == "module":
             return (f"module:{node.graph_id}/{path}" for node in self._capture.nodes[:MAX_ROWS] for path in _outwards(node.module))
         if kind == "onnx":
-            return self._onnx()
+            model_of = {model.partition_id: model.model_id for model in self._capture.models}
+            nodes = self._capture.nodes[:MAX_ROWS]
+            return (
+                f"onnx:{model_of[node.partition_id]}/{name}" for node in nodes if node.partition_id in model_of for name in node.onnx_nodes
+            )
         count = len(findings_of(self._capture)) if kind == "finding" else min(len(self._capture.runs), MAX_RUNS)
         return (f"{kind}:{row}" for row in range(count))
-
-    def _onnx(self) -> Iterator[str]:
-        model_of = {model.partition_id: model.model_id for model in self._capture.models}
-        for node in self._capture.nodes[:MAX_ROWS]:
-            if node.partition_id in model_of:
-                yield from (f"onnx:{model_of[node.partition_id]}/{name}" for name in node.onnx_nodes)
 
     def _resembling(self, wanted: object) -> str:
         """Suggest an id where somebody wrote the name without its kind; else empty."""

@@ -120,7 +120,11 @@ def table(records: Sequence[Any], columns: Sequence[str] = (), *, width: int | N
     rows = zip(*([column.head, "-" * size, *column.cells] for column, size in zip(laid_out, sizes, strict=False)), strict=True)
     aligned = [(size, column.look == "number") for column, size in zip(laid_out, sizes, strict=False)]
     lines = [line for cells in rows for line in _lines(cells, aligned)]
-    return "\n".join([*lines, *_omissions(len(records) - len(shown), names[len(sizes) :])])
+    if left := len(records) - len(shown):
+        lines.append(f"... and {counted(left, 'more row')}")
+    if hidden := names[len(sizes) :]:
+        lines.append(f"... not enough room for {counted(len(hidden), 'column')}: {', '.join(hidden)}")
+    return "\n".join(lines)
 
 
 def brief_columns(records: Sequence[Any], *, only_brief: bool = True) -> tuple[str, ...]:
@@ -206,13 +210,6 @@ def _fitting(columns: Sequence[ShownColumn], width: int) -> list[int]:
 def _leading(sizes: Sequence[int], width: int) -> int:
     ends = accumulate(size + len(_GAP) for size in sizes)
     return max(sum(end - len(_GAP) <= width for end in ends), 1)
-
-
-def _omissions(rows: int, columns: Sequence[str]) -> list[str]:
-    notes = [f"... and {counted(rows, 'more row')}"] if rows > 0 else []
-    if columns:
-        notes.append(f"... not enough room for {counted(len(columns), 'column')}: {', '.join(columns)}")
-    return notes
 
 
 def rows_of(table: str, records: Sequence[Any]) -> list[dict[str, Json]]:

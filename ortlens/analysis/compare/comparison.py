@@ -80,7 +80,14 @@ def compared(before: Capture, after: Capture) -> Compared:
                 f"the {which} capture{_named(capture)} has no graphs to compare; call the compiled function while the lens is recording"
             )
     pairing = paired(before, after)
-    _check_same_program(before, after, pairing)
+    elsewhere = len(pairing.entered) + len(pairing.left)
+    shared = sum(pair.match != "renamed" for pair in pairing.operators) + elsewhere
+    smaller = min(len(pairing.operators) + elsewhere + len(side) for side in (pairing.removed, pairing.added))
+    if before.name != after.name and (shared < _SAME_PROGRAM * smaller if smaller else not pairing.graphs):
+        raise UsageError(
+            f"the captures{_named(before)} and{_named(after)} share {shared} of {counted(smaller, 'operator')}: "
+            "they are of different models; compare captures of the same program"
+        )
     changes, moved = changes_of(before, after, pairing), ends_moved(before, after, pairing)
     return Compared(
         before=before,
@@ -90,18 +97,6 @@ def compared(before: Capture, after: Capture) -> Compared:
         operators=_aligned(pairing),
         machine_differs=any(row.kind == "machine" or row.subject == "torch_threads" for row in changes),
         ends_moved=moved,
-    )
-
-
-def _check_same_program(before: Capture, after: Capture, pairing: Pairing) -> None:
-    elsewhere = len(pairing.entered) + len(pairing.left)
-    shared = sum(pair.match != "renamed" for pair in pairing.operators) + elsewhere
-    smaller = min(len(pairing.operators) + elsewhere + len(side) for side in (pairing.removed, pairing.added))
-    if before.name == after.name or (smaller and shared >= _SAME_PROGRAM * smaller) or (not smaller and pairing.graphs):
-        return
-    raise UsageError(
-        f"the captures{_named(before)} and{_named(after)} share {shared} of {counted(smaller, 'operator')}: they are of different models; "
-        "compare captures of the same program"
     )
 
 
@@ -225,17 +220,12 @@ def _merged(
 def _difference(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, SpeedVerdict]) -> tuple[Difference, Effect]:
     if before is None or after is None:
         is_break = any(side is not None and isinstance(side.item, Break) for side in (before, after))
-        if before is None:
-            return "added", "worse" if is_break else "neutral"
-        return "removed", "better" if is_break else "neutral"
+        return ("added", "worse" if is_break else "neutral") if before is None else ("removed", "better" if is_break else "neutral")
     if isinstance(before.item, Break) or isinstance(after.item, Break):
         return "same", "neutral"
     if before.item.supported != after.item.supported:
         return "moved", "better" if after.item.supported else "worse"
-    return _of_kernels(before, after, verdicts.get(before.name))
-
-
-def _of_kernels(before: PaneSide, after: PaneSide, verdict: SpeedVerdict | None) -> tuple[Difference, Effect]:
+    verdict = verdicts.get(before.name)
     if verdict in ("slower", "faster") and before.ns is not None and after.ns is not None:
         return verdict, "worse" if verdict == "slower" else "better"
     if before.is_fused != after.is_fused and before.kernels and after.kernels:

@@ -199,15 +199,11 @@ def _is_outside(ours: _KernelSide, theirs: _KernelSide) -> bool | None:
 
 def _unit(timings: Iterable[Timing], rows: list[AlignedOperator]) -> Timing | None:
     """Find the smallest unit with a verdict that holds these operators in the first capture; a call only where there is one."""
-    partitions = {row.before_partition for row in rows}
-    graphs = {row.before_graph for row in rows}
+    subjects = {"partition": {row.before_partition for row in rows}, "graph": {row.before_graph for row in rows}}
     decided = [row for row in timings if row.verdict != "unmeasured"]
-    for scope, subjects in (("partition", partitions), ("graph", graphs)):
-        for timing in decided:
-            if timing.scope == scope and subjects == {timing.subject}:
-                return timing
-    calls = [timing for timing in decided if timing.is_whole]
-    return calls[0] if len(calls) == 1 else None
+    holding = [row for scope, own in subjects.items() for row in decided if row.scope == scope and own == {row.subject}]
+    calls = [row for row in decided if row.is_whole]
+    return holding[0] if holding else calls[0] if len(calls) == 1 else None
 
 
 def _verdict(before: int | None, after: int | None, unit: Timing | None) -> SpeedVerdict:

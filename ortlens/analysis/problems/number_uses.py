@@ -296,12 +296,10 @@ def _end_of(name: str, statement: ast.stmt, parents: dict[ast.AST, ast.AST]) -> 
 
 def _is_in_data_loop(statement: ast.stmt, parents: dict[ast.AST, ast.AST]) -> bool:
     """Tell whether a statement is in a `while` whose condition reads what the loop computes by masks or from values of tensors."""
-    loops = [outer for _, outer in _upwards(statement, parents) if isinstance(outer, ast.While)]
-    for loop in loops:
+    for loop in (outer for _, outer in _upwards(statement, parents) if isinstance(outer, ast.While)):
         asked = {node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)}
-        if any(
-            not asked.isdisjoint(_stored(inner)) and _depends_on_data(inner) for inner in ast.walk(loop) if isinstance(inner, ast.Assign)
-        ):
+        made = (inner for inner in ast.walk(loop) if isinstance(inner, ast.Assign) and not asked.isdisjoint(_stored(inner)))
+        if any(map(_depends_on_data, made)):
             return True
     return False
 

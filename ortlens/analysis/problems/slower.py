@@ -74,13 +74,6 @@ def state_writes(nodes: Iterable[Node], inputs: Iterable[str]) -> list[Node]:
     ]
 
 
-def loop_text(node: Node) -> str:
-    """Describe what a loop does, as a clause."""
-    ops = [op for op in node.onnx_ops if _LOOPS.fullmatch(op)]
-    loop = next((op for op in ops if not op.startswith("Sequence")), ops[0])
-    return f"{node.target} becomes a {loop} over single elements"
-
-
 def state_text(nodes: Sequence[Node]) -> str:
     """Describe what one or more writes into inputs cost, as a clause."""
     size = size_from_bytes(sum(node.output_bytes or 0 for node in nodes))
@@ -119,7 +112,9 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
 
 def _known(nodes: Sequence[Node], inputs: Iterable[str]) -> Cause | None:
     if looping := loops(nodes):
-        return Cause(text=loop_text(looping[0]), remedy=LOOP_REMEDY, node=looping[0])
+        ops = [op for op in looping[0].onnx_ops if _LOOPS.fullmatch(op)]
+        loop = next((op for op in ops if not op.startswith("Sequence")), ops[0])
+        return Cause(text=f"{looping[0].target} becomes a {loop} over single elements", remedy=LOOP_REMEDY, node=looping[0])
     if writing := state_writes(nodes, inputs):
         return Cause(text=state_text(writing), remedy=STATE_REMEDY, node=writing[0])
     return None
