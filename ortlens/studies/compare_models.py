@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens._os_errors import clear_os_errors
@@ -32,6 +31,7 @@ from ortlens.views.table import MAX_BYTES, ShownTable, table
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import onnx
     import pandas as pd

@@ -124,7 +124,8 @@ def device_times(provider: str, passes: Sequence[tuple[Trace, Sequence[SessionRu
                     inside.add(number, node, work)
             number += 1
         uses += [_use_of(own) for own in _by_window(trace, trace.plain, from_all=from_all)]
-    return DeviceTimes(provider=provider, nodes=inside.rows(), outside=outside.rows(), use=_median_use(uses))
+    use = DeviceUse(**{name: round(median([getattr(use, name) for use in uses] or [0])) for name in DeviceUse.__slots__})
+    return DeviceTimes(provider=provider, nodes=inside.rows(), outside=outside.rows(), use=use)
 
 
 class _TimesByName:
@@ -234,11 +235,6 @@ def _use_of(own: Sequence[tuple[DeviceEvent, HostSpan | None]]) -> DeviceUse:
         launch_ns=sum(launch.end - launch.start for launch in launches),
         launches=len(launches),
     )
-
-
-def _median_use(uses: Sequence[DeviceUse]) -> DeviceUse:
-    names = ("busy_ns", "idle_ns", "launch_ns", "launches")
-    return DeviceUse(**{name: round(median([getattr(use, name) for use in uses] or [0])) for name in names})
 
 
 RUNS = 10
