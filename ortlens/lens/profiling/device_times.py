@@ -18,7 +18,6 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortlens import _torch
 from ortlens.lens.profiling import profiles
 
 if TYPE_CHECKING:
@@ -269,6 +268,8 @@ class DevicePasses:
             return
         places: list[int] = []
         try:
+            from ortlens import _torch  # which imports torch; an ONNX model needs none
+
             if _torch.profiler_is_enabled():
                 self.missing = OTHER_PROFILER
                 return
