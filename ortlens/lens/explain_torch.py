@@ -111,26 +111,27 @@ def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
 
     `again` compiles the target beside, for what is tried.
     """
-    trials: Trials | None = None
-    changed = 0
+    recorder, trials, changed = lens.compilations.recorder, None, 0
     fast, plain = Calls(call), None if uncompiled is None else Calls(uncompiled)
     try:
         result = _compiling_call(fast, plain)
-        if lens.compilations.recorder.count(r.Break):
+        if recorder.count(r.Break):
             trials = _try_changes(lens, target)
         if calls is None:
             result = lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
         elif calls > 1:  # whoever counts the calls may have reasons to
             result = lens.measured(fast, made=1, max_calls=calls - 1, budget_ns=None)
-        with lens_guard(lens.compilations.recorder, "counting what a call enters"):
-            _note_entries(lens, fast.made)
+        with lens_guard(recorder, "counting what a call enters"):
+            if not any(graph.entries_per_call for graph in recorder.records(r.Graph)):  # the measured calls do not tell: as a mean over all
+                for graph_id, time in graph_times(recorder.capture()).items():
+                    recorder.amend(r.Graph, graph_id, entries_per_call=time.calls / fast.made or None)
         if trials is not None and calls is None:
-            with lens_guard(lens.compilations.recorder, "timing what would avoid graph breaks"):
-                changed = trials.time(fast, again, graphs_of(lens.compilations.recorder))
+            with lens_guard(recorder, "timing what would avoid graph breaks"):
+                changed = trials.time(fast, again, graphs_of(recorder))
         return result
     finally:
         uncompiled_calls = plain.made if plain is not None else 0
-        lens.compilations.recorder.note(explain_calls=fast.made + changed, explain_uncompiled_calls=uncompiled_calls)
+        recorder.note(explain_calls=fast.made + changed, explain_uncompiled_calls=uncompiled_calls)
 
 
 def _compiling_call(fast: Calls, plain: Calls | None) -> Any:
@@ -144,14 +145,6 @@ def _compiling_call(fast: Calls, plain: Calls | None) -> Any:
     with _torch.uncompiled():
         plain()
     raise refused
-
-
-def _note_entries(lens: Lens, made: int) -> None:
-    """Note how often a call enters each graph, as a mean over all that were made, where the measured ones do not tell."""
-    recorder = lens.compilations.recorder
-    if not any(graph.entries_per_call for graph in recorder.records(r.Graph)):
-        for graph_id, time in graph_times(recorder.capture()).items():
-            recorder.amend(r.Graph, graph_id, entries_per_call=time.calls / made or None)
 
 
 def _try_changes(lens: Lens, target: Any) -> Trials | None:
@@ -231,14 +224,13 @@ def _planned_for(places: Iterable[torch.device], lens: Lens, tensors: Iterable[t
         try:
             yield
         finally:
-            attends = any(_attends(graph) for module in lens.compilations.modules for graph in module.modules())
+            graphs = [
+                each.graph for module in lens.compilations.modules for each in module.modules() if isinstance(each, torch.fx.GraphModule)
+            ]
+            # PyTorch computes it by an operator of the device's, or writes it out.
+            attention = torch.nn.functional.scaled_dot_product_attention
+            attends = any(graph.find_nodes(op="call_function", target=attention) for graph in graphs)
             recorder.note(planned_without=(*(("gradients",) if loses_gradients else ()), *(("attention",) if attends else ())))
-
-
-def _attends(graph: torch.nn.Module) -> bool:
-    """Tell whether a graph calls the attention that PyTorch computes by an operator of the device's, or writes out."""
-    nodes = graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ()
-    return any(node.target is torch.nn.functional.scaled_dot_product_attention for node in nodes)
 
 
 _TOKENS = ("decoder_input_ids", "decoder_inputs_embeds", "input_ids", "inputs_embeds")

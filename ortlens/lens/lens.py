@@ -24,7 +24,7 @@ from ortlens.backend.observed import graphs_of, unlogged
 from ortlens.errors import UsageError
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
-from ortlens.lens.observing.compilations import Compilations, ExplainOutput, entry_of, reason_from_break
+from ortlens.lens.observing.compilations import SHOWN, BreakReason, Compilations, ExplainOutput, entry_of
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
@@ -113,13 +113,11 @@ class Lens(CaptureView):
         """Name of the backend, for `torch.compile`, which else takes the object's text: a whole capture."""
         return self._recorder.backend
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Lens:
+    def __deepcopy__(self, _memo: dict[int, Any] | None = None) -> Lens:
         """Return this lens: `copy.deepcopy` of what `torch.compile` returns copies its backend too, and records in the same lens."""
         return self
 
-    def __copy__(self) -> Lens:
-        """Return this lens, for the same reason."""
-        return self
+    __copy__ = __deepcopy__  # for the same reason
 
     def __reduce__(self) -> tuple[Callable[[], Lens], tuple[()]]:
         """Pickle as a new lens over the same backend, for a compiled module that is pickled; `save` keeps the capture."""
@@ -365,16 +363,14 @@ class Lens(CaptureView):
         """
         from ortlens import tune  # a study: by its public name, since the layers of the lens are below
 
-        limits = {"settings": settings, "budget_s": budget_s}
-        self._targets.refuse_ambiguous(name for name, value in limits.items() if value is not None)
+        limits: dict[str, Any] = {name: value for name, value in (("settings", settings), ("budget_s", budget_s)) if value is not None}
+        self._targets.refuse_ambiguous(limits)
         if self._targets.changes_objects:
             raise UsageError("a call changes Python objects, and would be made some hundred times; ortlens.tune(model)(*args) does so")
         args, kwargs = self._targets.arguments("tune", args, kwargs)
         with_gradients = any(graph.phase != "inference" for graph in self._recorder.records(r.Graph))
         with torch.set_grad_enabled(with_gradients):
-            budget = 60.0 if budget_s is None else budget_s
-            tuning = tune(self._targets.first(), options=self._backend_for(None).options, settings=settings, budget_s=budget)
-            return tuning(*args, **kwargs)
+            return tune(self._targets.first(), options=self._backend_for(None).options, **limits)(*args, **kwargs)
 
     def verify(
         self, *args: Any, per_op: bool = False, atol: Any = None, rtol: Any = None, budget_s: float | None = None, **kwargs: Any
@@ -604,7 +600,7 @@ class Lens(CaptureView):
             graph_count=len(modules),
             graph_break_count=sum(record.occurrences for record in breaks),
             recompile_count=len(capture.recompiles),
-            break_reasons=tuple(reason_from_break(record) for record in breaks),
+            break_reasons=tuple(BreakReason(**r.same(record, *SHOWN)) for record in breaks),
             op_count=sum(count_ops(module) for module in modules),
         )
 

@@ -211,17 +211,12 @@ class _Tail:
 
 def held_bytes(pid: int) -> int | None:
     """Measure the memory of a process and its children without mapped files, which can be dropped; None if unknown."""
-    found = [_held(each) for each in _family(pid)]
-    known = [held for held in found if held is not None]
-    return sum(known) if known else None
-
-
-def _held(pid: int) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        lines = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines()
-        sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(_OWN)]
-        return sum(sizes) if sizes else None
-    return None
+    sizes: list[int] = []
+    for each in _family(pid):
+        with contextlib.suppress(OSError, ValueError):
+            lines = (_PROC / str(each) / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+            sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith(_OWN)]
+    return sum(sizes) if sizes else None
 
 
 def _family(pid: int) -> list[int]:

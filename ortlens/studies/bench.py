@@ -76,7 +76,9 @@ def _exported(
     tensors = _torch.tensors_of((args, kwargs))
     if any(tensor.device.type != "cpu" for tensor in tensors):
         raise UsageError("inputs on the CPU only")
-    module = target if isinstance(target, torch.nn.Module) else _Function(target)
+    module = target if isinstance(target, torch.nn.Module) else torch.nn.Module()
+    if module is not target:
+        module.forward = lambda *given, **named: target(*given, **named)  # noqa: PLW0108 - builtins have no signature
     with torch.no_grad():
         program: Any = torch.onnx.export(module, args, kwargs=dict(kwargs), dynamo=True, verbose=False)
     path = folder / "exported.onnx"
@@ -90,14 +92,3 @@ def _exported(
         raise UsageError(f"the exported model has {len(names)} inputs for {len(tensors)} tensors")
     feeds = {name: tensor.detach().numpy() for name, tensor in zip(names, tensors, strict=True)}
     return lambda: [torch.from_numpy(value) for value in session.run(None, feeds)]
-
-
-class _Function(torch.nn.Module):
-    """A function as a module, for the exporter."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self._function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the function
-        return self._function(*args, **kwargs)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortlens._ort import CPU
 from ortlens._os_errors import clear_os_errors
-from ortlens._versions import registered_libraries
 from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
 from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import UsageError
@@ -23,9 +19,8 @@ from ortlens.lens.onnx_model.signature import inputs_from_session, inputs_of
 from ortlens.lens.onnx_model.source import source_of
 from ortlens.lens.onnx_model.two_models.pairing import ModelGraph
 from ortlens.model_file import read_model
-from ortlens.studies import bisect_run
-from ortlens.studies.engine import LocalSide, ProcessSide, measured, start
-from ortlens.trace.records import Capture, Numeric, SideResult, column, optional, same
+from ortlens.studies.engine import LocalSide, measured, start
+from ortlens.trace.records import Capture, Numeric, SideResult, column, optional
 from ortlens.trace.schema import TABLES, frame_from_records, table_from_record
 from ortlens.units import size_from_bytes
 from ortlens.views.markup import page_html, write_report
@@ -36,18 +31,17 @@ from ortlens.views.table import MAX_BYTES, ShownTable, table
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import onnx
     import pandas as pd
 
     from ortlens.analysis.answers.check import Outcome
-    from ortlens.lens.onnx_model.sessions import SessionChoice
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.lens.onnx_model.source import ModelSource
 
 _MOST_ROUNDS, _ROUNDS_S = 200, 10.0
 OperatorChange: TypeAlias = Literal["same", "quantised", "changed", "inserted", "gone"]
-_RUNS, _RUN_S = 1000, 0.5  # of the process that shows how much memory a model takes
 _CLOSE = ("sqnr_db", "cosine", "max_abs", "max_rel", "reference_value")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "Constant", "Identity")
 
@@ -57,7 +51,6 @@ class ComparedModel(SideResult):
     """One of two models: its time in turns with the other, its memory and its size."""
 
     held_bytes: int | None = optional("Heap memory that creating its session took, where the system tells.", unit="bytes", brief=7)
-    peak_bytes: int | None = optional("The most memory that it took in a process of its own.", unit="bytes", brief=8)
     file_bytes: int = column("Size of the model, with the files that hold its weights.", unit="bytes", brief=9)
 
 
@@ -157,8 +150,7 @@ def compare_models(
 ) -> ModelComparison:
     """Compare two ONNX models on the same inputs: results value by value, times in turns, memory, size on disk, and operators.
 
-    Inputs and outputs are paired by name, or by place where names differ, and floats are given to `b` in its own type. Each model also
-    runs in a process of its own, which shows the most memory that it takes.
+    Inputs and outputs are paired by name, or by place where names differ, and floats are given to `b` in its own type.
 
     Args:
         a: The reference: a path, bytes or an `onnx.ModelProto`.
@@ -198,10 +190,11 @@ def compare_models(
     sides = [LocalSide(name=name, make=make) for name, make in zip(names, makers, strict=True)]
     start(sides)
     rows = measured(sides, most=_MOST_ROUNDS, is_over=TimeBudget(budget_s, _ROUNDS_S).is_over)
-    models = [
-        ComparedModel(**asdict(row) | _alone(source, choice, lens.inputs), **same(session, "held_bytes"), file_bytes=_file_bytes(source))
-        for row, source, lens, session in zip(rows, sources, lenses, [capture.sessions[0] for capture in captures], strict=True)
-    ]
+    models = []
+    for row, source, capture in zip(rows, sources, captures, strict=True):
+        session, first = capture.sessions[0], capture.runs[0]
+        known = {"max_abs": None, "first_ns": session.create_ns + first.total_ns, "held_bytes": session.held_bytes}
+        models.append(ComparedModel(**asdict(row) | known, file_bytes=_file_bytes(source)))
     pairs = _operators((ModelGraph(graphs[0]), ModelGraph(graphs[1])), captures[1].numerics)
     return ModelComparison(models=tuple(models), values=tuple(values), pairs=tuple(pairs), notes=tuple(notes))
 
@@ -212,22 +205,6 @@ def _feed(values: Feed, wanted: Sequence[Input]) -> Feed:
     given = [(each, values[each.name] if are_named else value) for each, value in zip(wanted, values.values(), strict=False)]
     are_floats = [f"{each.dtype} {getattr(value, 'dtype', '')}".count("float") > 1 for each, value in given]
     return {each.name: value.astype(each.dtype) if cast else value for (each, value), cast in zip(given, are_floats, strict=True)}
-
-
-def _alone(source: ModelSource, choice: SessionChoice, feed: Feed) -> dict[str, Any]:
-    """Run a model in a process of its own, which shows the most memory that it takes and the time until its first result."""
-    provider, settings = [*choice.providers, (CPU, {})][0]
-    libraries = {name: path for name, (path, _) in registered_libraries().items()}
-    chosen = bisect_run.Settings(provider=provider, provider_options=settings, libraries=libraries, threads=0)
-    with tempfile.TemporaryDirectory(prefix="ortlens-models-", ignore_cleanup_errors=True) as name:
-        side, path = ProcessSide(name=source.name, folder=Path(name)), source.path or Path(name) / "model.onnx"
-        if source.data is not None:
-            path.write_bytes(source.data)
-        given = bisect_run.write_values(feed, Path(name) / "inputs.npz")
-        ended = side.ask(bisect_run.timed, [(str(path), given)], chosen, _RUNS, _RUN_S)
-    if why := ended.reason or ended.value.get("refused", ""):
-        return {"max_abs": None, "first_ns": None, "note": f"its memory was not measured: {why}"}
-    return {"max_abs": None, "first_ns": ended.value["first_ns"], "peak_bytes": side.peak_bytes}
 
 
 def _file_bytes(source: ModelSource) -> int:

@@ -129,14 +129,10 @@ class Measurement:
                 if is_whole and entering >= max(_GUARDS_NS, _GUARDS_SHARE * sum(part.ns for part in parts)):
                     self.time_guards(call)
             self._try_without_guards(call, ledger.wait)
-            self._try_fewer_threads(call)
+            if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
+                known = next((item.record() for item in findings_of(self.captured()) if item.rule == "too_many_threads"), None)
+                probes.try_fewer_threads(self.recorder, self.graphs(), call, known, MEASURE_NS)
         return result
-
-    def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
-        """Measure what fewer threads would bring, where sessions have more threads than there are cores."""
-        if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
-            known = next((item.record() for item in findings_of(self.captured()) if item.rule == "too_many_threads"), None)
-            probes.try_fewer_threads(self.recorder, self.graphs(), call, known, MEASURE_NS)
 
     def _try_without_guards(self, call: Callable[[], Any], wait: Callable[[], None]) -> None:
         """Measure how much of a call is guards, where entering graphs takes much of it."""

@@ -171,7 +171,9 @@ class Trials:
                 gains[way.name] = self._timed(way, present, compiled, graphs)
         items = [item for item in self.recorder.records(r.Break) if ProgramLine(item.file, item.line) in self._helpful]
         if len(self._helpful) == 1:  # of several lines it is not known which one takes longer
-            useful = sorted((name for name, gain in gains.items() if _is_useful(name, gain)), key=lambda name: _order(name, gains[name]))
+            # A setting that saves nothing is not worth naming.
+            named = (name for name, gain in gains.items() if gain is None or gain > 0 or name in SENTENCES)
+            useful = sorted(named, key=lambda name: _order(name, gains[name]))
             rest = (way.name for way in ways if way.name not in useful)
             self._note(items, removed_by=tuple(useful), kept_despite=(*items[0].kept_despite, *rest))
             gains = {name: max(gain, 0) if (gain := gains[name]) is not None else None for name in useful[:1]}
@@ -271,11 +273,6 @@ class Trials:
 def _order(name: str, gain: int | None) -> tuple[bool, int]:
     """Sort changes, what saves most first, but what drops a report behind its move, which loses nothing."""
     return name not in REPORTING, -(gain or 0)
-
-
-def _is_useful(name: str, gain: int | None) -> bool:
-    """Tell whether a change is worth naming that removes a break: not a setting that saves nothing."""
-    return gain is None or gain > 0 or name in SENTENCES
 
 
 def _function_of(target: Any) -> Any:

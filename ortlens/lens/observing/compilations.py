@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from ortlens.backend.observed import ObservedGraph
     from ortlens.lens.observing.environment import LensRecorder
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.records import Break
 
 
 _NOTING = "noting a compilation"
+SHOWN = ("reason", "user_stack", "occurrences")  # of a break
 
 
 class Compilations:
@@ -217,8 +217,9 @@ class ExplainOutput:
     def _repr_html_(self) -> str:
         """Return the counts and the reasons for a notebook; never raises."""
         try:
-            tables = (_table(self.break_reasons),) if self.break_reasons else ()
-            return screen_html(Screen(title=", ".join(self._counts()), tables=tables))
+            rows = [replace(item, user_stack=item.user_stack[:-3:-1]) for item in self.break_reasons]
+            table = ShownTable(title="Break reasons", source="break_reasons", records=rows, names=SHOWN)
+            return screen_html(Screen(title=", ".join(self._counts()), tables=(table,) if rows else ()))
         except Exception as err:  # noqa: BLE001 - a guard of the lens: looking at an object must not raise
             return failure_html([f"ortlens could not draw this: {type(err).__name__}: {err}", "print() shows it as text."])
 
@@ -227,20 +228,6 @@ class ExplainOutput:
         return tuple(
             counted(number, noun) for number, noun in zip(numbers, ("graph", "graph break", "recompile", "operation"), strict=True)
         )
-
-
-def _table(reasons: tuple[BreakReason, ...]) -> ShownTable:
-    return ShownTable(
-        title="Break reasons",
-        source="break_reasons",
-        records=[replace(item, user_stack=item.user_stack[:-3:-1]) for item in reasons],
-        names=("reason", "user_stack", "occurrences"),
-    )
-
-
-def reason_from_break(record: Break) -> BreakReason:
-    """Return the reason and the stack of a break, as PyTorch's tools show it."""
-    return BreakReason(reason=record.reason, user_stack=record.user_stack, occurrences=record.occurrences)
 
 
 CallForm: TypeAlias = tuple[tuple[str, str], ...]

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
@@ -95,17 +95,13 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_VALUE and not set("/\\").intersection(text) else f"{text[:4]}…"
 
 
-class _Named(Protocol):
-    name: str
-
-
 class LensRecorder(Recorder):
     """A recorder that knows the head of its captures."""
 
     def __init__(
-        self, lens: _Named, backend: str, figures: Callable[[], dict[str, Any]], journal: str | os.PathLike[str] | None = None
+        self, lens: Any, backend: str, figures: Callable[[], dict[str, Any]], journal: str | os.PathLike[str] | None = None
     ) -> None:
-        """Start empty. `figures` are those of the machine; all that comes is written to the file `journal`, which survives the process."""
+        """Start empty. A lens has a `name`; `figures` are those of the machine; all that comes is written to the file `journal` at once."""
         super().__init__()
         self.backend = backend
         self.facts: dict[str, str] = {}  # what the lens adds to the environment, such as chosen options

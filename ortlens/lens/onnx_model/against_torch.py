@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import BY_BITS, Input
 from ortlens.lens.verify.call_state import CallState
-from ortlens.lens.verify.causes import difference_words
+from ortlens.lens.verify.causes import difference_words, finding_of_call
 from ortlens.lens.verify.compare_values import ValueVerdict, judge
 from ortlens.lens.verify.excuses import OF_CALLS, CallEvidence, excuse
 from ortlens.lens.verify.float64 import Float64Run, Missing
@@ -158,14 +159,10 @@ def _in_double(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
 
 
 def _finding(wrong: Sequence[ValueVerdict], count: int, reference: str) -> r.Finding:
-    parts = [f"{verdict.node}: {difference_words(verdict)}" for verdict in wrong]
-    return r.Finding(
-        rule="call_differs",
-        subject="call",
-        severity="error",
-        title=f"{wrong[0].node} differs from PyTorch's: {difference_words(wrong[0])}"
-        + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
-        evidence=f"{len(wrong)} of {counted(count, 'output')} differ from {reference}: {'; '.join(parts[:_NAMED])}",
+    parts = "; ".join(f"{verdict.node}: {difference_words(verdict)}" for verdict in wrong[:_NAMED])
+    return replace(
+        finding_of_call(wrong, "", None),
+        evidence=f"{len(wrong)} of {counted(count, 'output')} differ from {reference}: {parts}",
         hazard="The model gives other results than the module that it was made from.",
         **remedy(
             "Check that both have the same weights and that the module is in evaluation mode; export it again.",

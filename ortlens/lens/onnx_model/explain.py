@@ -85,7 +85,7 @@ def explain_model(  # noqa: PLR0913 - those of `explain`
 
 def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxruntime.InferenceSession, int, int | None]:
     options = choice.made_options()
-    if choice.spans_providers:
+    if [name for name, _ in choice.providers] != [_ort.CPU]:  # nodes may run on several
         _ort.record_assignments(options)
     return at_cost(functools.partial(new_session, source, choice, options))
 

@@ -338,15 +338,10 @@ def _product(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
     return 2 * math.prod(_sizes(output)) * depth
 
 
-def _convolution(weight: int) -> Callable[[onnx.NodeProto, list[Any], Any], int]:
-    def count(_node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
-        return 2 * math.prod(_sizes(output)) * math.prod(_sizes(inputs[weight])[1:])
-
-    return count
-
-
-def _transposed(_node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
-    return 2 * math.prod(_sizes(inputs[0])) * math.prod(_sizes(inputs[1])[1:])
+def _convolution(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
+    """Count elements of the result, or of the input of a transposed one, times those of a filter."""
+    weight = inputs[3 if node.op_type == "QLinearConv" else 1]
+    return 2 * math.prod(_sizes(inputs[0] if node.op_type == "ConvTranspose" else output)) * math.prod(_sizes(weight)[1:])
 
 
 def _blocked(node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
@@ -356,7 +351,5 @@ def _blocked(node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
 _COUNTED: Mapping[str, Callable[[onnx.NodeProto, list[Any], Any], int]] = {
     **dict.fromkeys(("MatMul", "Gemm", "FusedGemm", "FusedMatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "MatMulNBits": _blocked,
-    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger"), _convolution(1)),
-    "QLinearConv": _convolution(3),
-    "ConvTranspose": _transposed,
+    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger", "QLinearConv", "ConvTranspose"), _convolution),
 }

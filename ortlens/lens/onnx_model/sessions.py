@@ -47,11 +47,6 @@ class SessionChoice:
     providers: tuple[tuple[str, Mapping[str, Any]], ...]  # names and options, in order; none where `options` name devices
     options: onnxruntime.SessionOptions | None = None  # the user's own `SessionOptions`; None for ONNX Runtime's defaults
 
-    @property
-    def spans_providers(self) -> bool:
-        """Whether nodes may run on several providers."""
-        return [name for name, _ in self.providers] != [CPU]
-
     def made_options(self) -> onnxruntime.SessionOptions:
         """Return the options to make a session with: the user's object, or new ones."""
         if self.options is not None:

@@ -123,7 +123,8 @@ def device_times(provider: str, passes: Sequence[tuple[Trace, Sequence[SessionRu
                     inside.add(number, node, work)
             number += 1
         uses += [_use_of(own) for own in _by_window(trace, trace.plain, from_all=from_all)]
-    return DeviceTimes(provider=provider, nodes=inside.rows(), outside=outside.rows(), use=_median_use(uses))
+    use = DeviceUse(**{name: round(median([getattr(use, name) for use in uses] or [0])) for name in DeviceUse.__slots__})
+    return DeviceTimes(provider=provider, nodes=inside.rows(), outside=outside.rows(), use=use)
 
 
 class _TimesByName:
@@ -235,11 +236,6 @@ def _use_of(own: Sequence[tuple[DeviceEvent, HostSpan | None]]) -> DeviceUse:
     )
 
 
-def _median_use(uses: Sequence[DeviceUse]) -> DeviceUse:
-    names = ("busy_ns", "idle_ns", "launch_ns", "launches")
-    return DeviceUse(**{name: round(median([getattr(use, name) for use in uses] or [0])) for name in names})
-
-
 RUNS = 10
 """Runs of each session in a pass; the times of kernels vary little on a device."""
 _MAX_PASSES = 3  # of one session: starting and ending the profiler takes longer than the runs
@@ -272,7 +268,7 @@ class DevicePasses:
             return
         places: list[int] = []
         try:
-            from ortlens import _torch  # models are profiled without torch, but for those on a device
+            from ortlens import _torch  # which imports torch; an ONNX model needs none
 
             if _torch.profiler_is_enabled():
                 self.missing = OTHER_PROFILER

@@ -181,7 +181,10 @@ class _GraphPair:
         anchors = makers or ([same] if same is not None and same.op_type == node.op_type else self._anchored_by_name(node))
         if anchors:
             self.anchors[id(node)] = anchors
-            self._match_inputs(node, anchors)
+        if len(anchors) == 1 and anchors[0].op_type == node.op_type:  # the inputs of an unchanged node stand for its old ones, in order
+            for now, then in zip(node.input, anchors[0].input, strict=False):
+                if now and now not in self.makers and then in self.makers:
+                    self.stands_for.setdefault(now, then)
 
     def _is_inserted(self, node: onnx.NodeProto, makers: list[onnx.NodeProto], same: onnx.NodeProto | None) -> bool:
         if node.op_type in _ALWAYS_INSERTED:
@@ -199,13 +202,6 @@ class _GraphPair:
                 return [self.makers[stem]]
         known = _known_name(name, self.everywhere)
         return [] if known is None or node.op_type in _COPIES else [self.everywhere[known]]
-
-    def _match_inputs(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto]) -> None:
-        """Note that the inputs of an unchanged node stand for its old inputs, position by position."""
-        if len(anchors) == 1 and anchors[0].op_type == node.op_type:
-            for now, then in zip(node.input, anchors[0].input, strict=False):
-                if now and now not in self.makers and then in self.makers:
-                    self.stands_for.setdefault(now, then)
 
     def _taken(self, anchors: list[onnx.NodeProto], kept: Collection[str], claimed: Collection[str]) -> list[onnx.NodeProto]:
         """Collect the anchors and every node before them whose values no longer exist and that no other node computes."""

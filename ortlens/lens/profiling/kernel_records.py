@@ -332,13 +332,11 @@ def _with_packed_weights(kernels: Sequence[profiles.ProfiledKernel], model: onnx
     """Count the weights that kernels packed when they were created, in the model's size: the profile does not list them as read."""
     nodes = {} if model is None else {node.name: node for node in model.graph.node if node.name}
     sizes = {} if model is None else {tensor.name: size_of(tensor) for tensor in model.graph.initializer}
-    found = []
-    for kernel in kernels:
+    found = list(kernels)
+    for place, kernel in enumerate(kernels):
         if kernel.bytes is not None and kernel.name in nodes and kernel.op_type not in profiles.LOOKUPS:
             constants = sum(sizes.get(name, 0) for name in set(nodes[kernel.name].input))
-            found.append(replace(kernel, bytes=kernel.bytes + max(constants - kernel.parameter_bytes, 0)))
-        else:
-            found.append(kernel)
+            found[place] = replace(kernel, bytes=kernel.bytes + max(constants - kernel.parameter_bytes, 0))
     return found
 
 

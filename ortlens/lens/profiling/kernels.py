@@ -132,8 +132,11 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
         with progress("profiling", count * (repeats.most + 1), "run") as step:
             profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiles.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
-                if not _call_watched(targets, profiler, args, kwargs):
-                    break
+                before = {partition for partition in _partitions(targets) if partition.sessions}
+                with in_all(partition.around(functools.partial(profiler.around, partition)) for partition in before - profiler.seen):
+                    targets.call(args, kwargs)
+                if not any(partition.sessions and partition not in before for partition in _partitions(targets)):
+                    break  # else it created sessions, which are not profiled yet
         present = _partitions(targets)
         for sitting in profiler.sittings.values():
             _recorded(sitting, profiler, recorder, is_present=sitting.partition in present)
@@ -146,14 +149,6 @@ def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...],
             "there is nothing to profile: no partition ran in ONNX Runtime during the call"
             + ("; the table fallbacks has the reasons" if recorder.count(r.Fallback) else "")
         )
-
-
-def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Call the target once; tell whether the call created sessions, which are not profiled yet."""
-    before = {partition for partition in _partitions(targets) if partition.sessions}
-    with in_all(partition.around(functools.partial(profiler.around, partition)) for partition in before - profiler.seen):
-        targets.call(args, kwargs)
-    return any(partition.sessions and partition not in before for partition in _partitions(targets))
 
 
 def _partitions(targets: CompiledTargets) -> list[ObservedPartition]:

@@ -313,10 +313,6 @@ def _floats(value: Any) -> Iterator[torch.Tensor]:
     return (tensor for tensor in provenance.tensors_in(value) if tensor.dtype.is_floating_point)
 
 
-def _are_ties(_: ValueVerdict, step: NodeStep) -> bool:
-    return differ_by_ties(step.maker, step.item, step.ort, step.eager, step.read)
-
-
 def _is_right_for_its_inputs(verdict: ValueVerdict, step: NodeStep) -> bool:
     local = step.local()
     return verdict.is_close(step.ort, local) or differ_by_ties(step.maker, step.item, step.ort, local, step.read_ort)
@@ -327,7 +323,11 @@ _ALIKE = "beyond the tolerance but ok: about as close to the float64 run as PyTo
 _BY_CHANCE = "beyond the tolerance but ok: errors of so few numbers differ by chance"
 _CANCELLED = "beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes"
 NONFINITE = Excuse("PyTorch's value contains NaN or infinities from {0.origin}", _follows_origin)
-TIES = Excuse("equal values in another order, which PyTorch does not define", _are_ties, is_right=True)
+TIES = Excuse(
+    "equal values in another order, which PyTorch does not define",
+    lambda _, step: differ_by_ties(step.maker, step.item, step.ort, step.eager, step.read),
+    is_right=True,
+)
 CARRIED_ON = Excuse("the operator is right for the inputs that ONNX Runtime computed", _is_right_for_its_inputs)
 OF_NODES = (NONFINITE, Excuse(_CANCELLED, _cancels, is_right=True), TIES, CARRIED_ON)
 OF_CALLS = (

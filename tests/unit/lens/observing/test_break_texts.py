@@ -15,8 +15,7 @@ from torch import nn
 
 from ortlens.analysis.identity import plain_function
 from ortlens.lens.observing.break_texts import BreakText, break_from_text, recompile_from_text, value_text
-from ortlens.lens.observing.compilations import BreakReason, ExplainOutput, reason_from_break
-from ortlens.trace import records as r
+from ortlens.lens.observing.compilations import BreakReason, ExplainOutput
 
 FOLDER = Path(__file__).parents[3] / "data" / "dynamo_texts"
 BREAKS: dict[str, list[str]] = json.loads((FOLDER / "breaks.json").read_text(encoding="utf-8"))
@@ -283,13 +282,11 @@ def test_long_values_are_cut_and_classes_named() -> None:
     assert value_text("absent", SCOPE, kind=True) is None
 
 
-BREAK = r.Break(break_id="b0", reason="Call to `f`", user_stack=("a.py:1 outer", "a.py:9 inner"), occurrences=3)
+BREAK = BreakReason(reason="Call to `f`", user_stack=("a.py:1 outer", "a.py:9 inner"), occurrences=3)
 
 
 def test_text() -> None:
-    output = ExplainOutput(
-        graphs=(), graph_count=4, graph_break_count=3, recompile_count=2, break_reasons=(reason_from_break(BREAK),), op_count=7
-    )
+    output = ExplainOutput(graphs=(), graph_count=4, graph_break_count=3, recompile_count=2, break_reasons=(BREAK,), op_count=7)
     assert str(output) == (
         "Graph Count: 4\nGraph Break Count: 3\nRecompile Count: 2\nOp Count: 7\nBreak Reasons:\n"
         "  Break Reason 1 (x3):\n    Reason: Call to `f`\n    User Stack:\n      a.py:1 outer\n      a.py:9 inner"
