@@ -46,16 +46,10 @@ def opened_above_streams(path: str | os.PathLike[str], flags: int, mode: int = 0
     return descriptor
 
 
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that replaces `path` whole or not at all. A link is followed; a pipe or a device is written to as it is."""
+def whole_file(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Open a file that replaces `path` whole or not at all. A link is followed; a pipe or a device is written to as it is."""
     target = path.resolve() if path.is_symlink() else path
-    if target.exists() and not target.is_file() and not target.is_dir():
-        with target.open("wb") as stream:
-            yield stream
-        return
-    with replaced_file(target) as stream:
-        yield stream
+    return target.open("wb") if target.exists() and not target.is_file() and not target.is_dir() else replaced_file(target)
 
 
 @contextlib.contextmanager
@@ -107,8 +101,6 @@ def whole_folder(path: Path, *, mark: str) -> Iterator[Path]:
 
 
 def _remove(folder: Path, mark: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         (folder / mark).unlink(missing_ok=True)
-    except OSError:
-        return  # with the mark in it, nothing else may go
-    shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # with the mark in it, nothing else may go

@@ -204,7 +204,8 @@ def listed_kernels(provider: str) -> tuple[ListedKernel, ...] | None:
     if provider != CPU and (asked := _listed_in_child(provider)) is not ...:
         return asked
     try:
-        return tuple(map(_plain, _native.get_registered_ep_kernel_defs(provider)))
+        kernels = _native.get_registered_ep_kernel_defs(provider)
+        return tuple(_plain(each.domain, each.op_name, each.version_range, each.type_constraints) for each in kernels)
     except (RuntimeError, AttributeError):  # no such provider, no device of it, or OpenVINO's build, which cannot list it
         return None
 
@@ -218,12 +219,7 @@ def _listed_in_child(provider: str) -> tuple[ListedKernel, ...] | EllipsisType |
         rows = json.loads(said.rpartition(f"\n{_ANSWER}")[2].partition("\n")[0]) if status == 0 else None
     except (OSError, ValueError):
         return None
-    if rows is None:
-        return None
-    return tuple(
-        ListedKernel(domain, operator, (first, last), {name: _names(types) for name, types in constraints.items()})
-        for domain, operator, (first, last), constraints in rows
-    )
+    return None if rows is None else tuple(_plain(*row) for row in rows)
 
 
 _MAKE_IN_CHILD = f"""
@@ -334,13 +330,9 @@ def _as_data(request: SessionRequest, folder: Path, severity: int) -> dict[str, 
     }
 
 
-def _plain(kernel: Any) -> ListedKernel:
-    types = {name: _names(types) for name, types in kernel.type_constraints.items()}
-    return ListedKernel(kernel.domain, kernel.op_name, tuple(kernel.version_range), types)
-
-
-def _names(types: Sequence[str]) -> tuple[str, ...]:
-    return tuple(kind.removeprefix("tensor(").removesuffix(")") for kind in types)
+def _plain(domain: str, operator: str, versions: Any, constraints: Mapping[str, Sequence[str]]) -> ListedKernel:
+    types = {name: tuple(kind.removeprefix("tensor(").removesuffix(")") for kind in kinds) for name, kinds in constraints.items()}
+    return ListedKernel(domain, operator, tuple(versions), types)
 
 
 @functools.cache

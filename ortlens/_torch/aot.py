@@ -359,10 +359,8 @@ def differentiable_results() -> frozenset[int]:
     """Find the outputs of the AOT graph being compiled that need a gradient and are no views, though the graph may make them as such."""
     from torch._functorch._aot_autograd.schemas import OutputType
 
-    metadata = _metadata()
-    infos = [] if metadata is None else metadata.output_info
-    results = {place for place, info in enumerate(infos) if info.output_type is OutputType.non_alias and info.requires_grad}
-    return frozenset(place for place, number in zip(user_outputs(), range(len(infos)), strict=True) if number in results)
+    outputs = zip(user_outputs(), getattr(_metadata(), "output_info", ()), strict=True)
+    return frozenset(place for place, info in outputs if info.output_type is OutputType.non_alias and info.requires_grad)
 
 
 def relaid_inputs() -> frozenset[int]:

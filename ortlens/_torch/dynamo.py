@@ -23,7 +23,7 @@ from ortlens._process import replaced
 from ortlens._torch.process import torch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import CodeType, FrameType
 
 
@@ -220,19 +220,22 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None
 
 
-@contextlib.contextmanager
-def unlogged_reports() -> Iterator[None]:
+def unlogged_reports() -> contextlib.AbstractContextManager[None]:
     """Keep out of the log what a lens reports, breaks and the limit of recompiles, and refused shapes, which raise as well."""
-    loggers = [
-        logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "_dynamo.variables.tensor", "_dynamo.convert_frame")
-    ]
-    for logger in loggers:
-        logger.addFilter(_is_news)
+    names = ("_subclasses.fake_tensor", "_dynamo.variables.tensor", "_dynamo.convert_frame")
+    return filtered([logging.getLogger(f"torch.{name}") for name in names], _is_news)
+
+
+@contextlib.contextmanager
+def filtered(those: Sequence[logging.Filterer], passes: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Let loggers or handlers pass on only some records while the block lasts."""
+    for each in those:
+        each.addFilter(passes)
     try:
         yield
     finally:
-        for logger in loggers:
-            logger.removeFilter(_is_news)
+        for each in those:
+            each.removeFilter(passes)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -48,8 +48,7 @@ def without_tokens(program: Any) -> Any:
     return _remove_effect_tokens(program)
 
 
-@contextlib.contextmanager
-def copies_kept() -> Iterator[None]:
+def copies_kept() -> contextlib.AbstractContextManager[None]:
     """Keep the copies that make new values of parameters and buffers when a program is decomposed.
 
     PyTorch puts their sources in their place everywhere, which may have another dtype, lie otherwise in memory, or be another input.
@@ -57,8 +56,7 @@ def copies_kept() -> Iterator[None]:
     """
     from torch.export import exported_program
 
-    with replaced(exported_program, "_remove_unnecessary_copy_op_pass", lambda module, signature: (module, signature)):
-        yield
+    return replaced(exported_program, "_remove_unnecessary_copy_op_pass", lambda module, signature: (module, signature))
 
 
 def composite_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -106,13 +104,11 @@ def without_idle_moves(program: Any) -> Any:
     return made
 
 
-@contextlib.contextmanager
-def zero_and_one_open() -> Iterator[None]:
+def zero_and_one_open() -> contextlib.AbstractContextManager[None]:
     """Trace sizes that vary as if they could be 0 and 1, as `torch.onnx.export` does: code that treats 1 otherwise leaves a guard."""
     from torch.fx.experimental import _config
 
-    with _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # torch has no annotation of it
-        yield
+    return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined,no-any-return]  # torch has no annotation of it
 
 
 def shapes_over(arguments: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
@@ -224,21 +220,16 @@ def unchecked_distributions() -> Iterator[None]:
     `torch/_dynamo/eval_frame.py`), and `torch.export` without Dynamo does not. Afterwards it is as it was, for other threads too, unless
     Dynamo switched it off in the meantime, which it does only once.
     """
+    from torch._dynamo.eval_frame import TorchPatcher
     from torch.distributions import Distribution
 
-    checked, was_switched_off = Distribution._validate_args, _is_switched_off()
+    checked, before = Distribution._validate_args, TorchPatcher.patch.cache_info().currsize
     Distribution.set_default_validate_args(False)
     try:
         yield
     finally:
-        if _is_switched_off() == was_switched_off:
+        if TorchPatcher.patch.cache_info().currsize == before:
             Distribution.set_default_validate_args(checked)
-
-
-def _is_switched_off() -> bool:
-    from torch._dynamo.eval_frame import TorchPatcher
-
-    return bool(TorchPatcher.patch.cache_info().currsize)
 
 
 _OPERATORS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -371,7 +362,7 @@ def objects_as_trees() -> Iterator[Callable[[Any], None]]:
             added.append(type(leaf))
             _pytree._private_register_pytree_node(
                 type(leaf),
-                _flattened,
+                lambda owner: ((parts := _Parts(owner)).taken(), parts),
                 lambda values, parts: parts.put(list(values)),
                 serialized_type_name=f"ortlens.{type(leaf).__module__}.{type(leaf).__qualname__}",
                 flatten_with_keys_fn=_flattened_with_keys,
@@ -408,11 +399,6 @@ def with_structures(program: Any, specs: tuple[Any, Any]) -> Any:
     made = copy.copy(program)
     made._module_call_graph = [dataclasses.replace(first, signature=signature), *rest]
     return made
-
-
-def _flattened(owner: Any) -> tuple[list[Any], _Parts]:
-    parts = _Parts(owner)
-    return parts.taken(), parts
 
 
 def _flattened_with_keys(owner: Any) -> tuple[list[tuple[Any, Any]], _Parts]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens._torch.dynamo import writes_no_trace
+from ortlens._torch.dynamo import filtered, writes_no_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,11 +45,9 @@ def retrace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
                 del frame.f_globals[name]
 
 
-@contextlib.contextmanager
-def dynamo_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+def dynamo_settings(settings: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Change settings of `torch._dynamo.config` while the block lasts."""
-    with torch._dynamo.config.patch(dict(settings)):
-        yield
+    return torch._dynamo.config.patch(dict(settings))  # type: ignore[no-any-return]  # torch has no annotation of it
 
 
 def has_side_effects() -> bool:
@@ -120,19 +118,11 @@ def _unseen() -> Iterator[None]:
     loggers = [logger for name, logger in logging.Logger.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
     every = (handler for logger in loggers for handler in getattr(logger, "handlers", ()))  # torch gives several of its loggers one each
     handlers = [handler for handler in every if not writes_no_trace(handler)]
-
-    def is_of_others(record: logging.LogRecord) -> bool:
-        return record.thread != thread
-
-    for handler in handlers:
-        handler.addFilter(is_of_others)
     try:
-        with warnings.catch_warnings():
+        with filtered(handlers, lambda record: record.thread != thread), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for handler in handlers:
-            handler.removeFilter(is_of_others)
         del utils.graph_break_reasons[reasons:]
         for name, counts in utils.counters.items():
             counts.clear()

@@ -101,7 +101,7 @@ class CompiledPhase(OutputCode):
         lowered, planner_of = _restored_from(self._saved)
         seen = recorder if lowered.phase != "backward" else None
         with backend.seen_by(seen, lowered.module):
-            self._use(backend.compiler.restored(lowered, planner_of, recorder=recorder))
+            self._use(backend.compiler.graph_of(lowered, recorder=recorder, planner_of=planner_of))
 
     def set_triton_bundle(self, _: Any) -> None:
         """Do without: no kernel here is Triton's."""

@@ -70,12 +70,9 @@ def text_of(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None) -
 
     `inputs` are for a graph of Dynamo, which has no `meta["val"]`. Raise `NoFingerprint` if something has no stable text.
     """
-    given = iter(() if inputs is None else inputs)
-    lines = []
-    for node in module.graph.nodes:
-        value = next(given) if inputs is not None and node.op == "placeholder" else node.meta.get("val")
-        lines.append(_line(node, value))
-    return "\n".join(lines)
+    given, nodes = iter(inputs or ()), module.graph.nodes
+    values = (next(given) if inputs is not None and node.op == "placeholder" else node.meta.get("val") for node in nodes)
+    return "\n".join(map(_line, nodes, values))
 
 
 def state_text() -> str:

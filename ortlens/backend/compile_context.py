@@ -63,14 +63,11 @@ class RunCounts:
     def follow(self, owner: object, counter: itertools.count[int]) -> None:
         """Count the runs of a partition from now on, even when its runner is gone; `counter` must not refer to the runner."""
         self._live[id(counter)] = counter
-        weakref.finalize(owner, self._settle, id(counter)).atexit = False
+        weakref.finalize(owner, lambda key: self._gone.append(count_of(self._live.pop(key))), id(counter)).atexit = False
 
     def total(self) -> int:
         """Count all runs so far."""
         return sum(self._gone) + sum(count_of(counter) for counter in list(self._live.values()))
-
-    def _settle(self, key: int) -> None:
-        self._gone.append(count_of(self._live.pop(key)))
 
 
 _numbers: dict[str, int] = collections.defaultdict(int)  # of dumped files, by prefix
@@ -132,9 +129,7 @@ class CompileContext(RunnerEvents):
         if self.counts is not None and not runner.ran_before:
             self.counts.follow(runner, runner.counter)
         dumped = None if runner.ran_before or self.deployed else self._dump(runner)
-        if self.reporter is None:
-            return None
-        return self.reporter.sessions.session_made(runner, info, dumped)
+        return None if self.reporter is None else self.reporter.sessions.session_made(runner, info, dumped)
 
     def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
         """Report and warn of a failed run, and of a partition that PyTorch runs from now on."""

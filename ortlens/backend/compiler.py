@@ -116,23 +116,32 @@ class GraphCompiler:
         return _torch.boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
 
     def graph_of(
-        self, lowered: LoweredGraph, *, recorder: Recorder | None, dry_run: bool = False, whole_graph_key: str | None = None
+        self,
+        lowered: LoweredGraph,
+        *,
+        recorder: Recorder | None,
+        dry_run: bool = False,
+        whole_graph_key: str | None = None,
+        planner_of: Callable[[CompileContext], RestoredPlan] | None = None,
     ) -> CompiledGraph:
-        """Compile one ATen graph; cache it as a whole under `whole_graph_key`, if it has the inputs and outputs of Dynamo's."""
+        """Compile one ATen graph; cache it as a whole under `whole_graph_key`, if it has the inputs and outputs of Dynamo's.
+
+        With `planner_of`, which makes its plan, another process planned and converted it.
+        """
         from ortlens.backend.graph import CompiledGraph
 
         context = CompileContext(
             options=self.options,
-            registry=self.tables()[0],
-            cache=None if dry_run else self._cache(),
+            registry=None if planner_of else self.tables()[0],
+            cache=None if dry_run or planner_of else self._cache(),
             whole_graph_key=whole_graph_key if lowered.is_plain else None,
             reporter=_reporter(recorder, lowered),
             dry_run=dry_run,
             counts=self._counts,
         )
-        compiled = CompiledGraph(lowered, context)
+        compiled = CompiledGraph(lowered, context, planner_of and planner_of(context))
         failure = None
-        if _torch.is_traced():
+        if planner_of is None and _torch.is_traced():
             from ortlens.backend.recording.reporter import trace_partitions
 
             failure = trace_partitions(lowered, lambda: compiled.plan)
@@ -150,20 +159,6 @@ class GraphCompiler:
         options = replace(self.options, freeze_weights=False)  # its session only shows what ONNX Runtime takes
         graph = CompiledGraph(replace(lowered, views=None), CompileContext(options=options, registry=self.tables()[0], deployed=True))
         graph.prepare(list(values))
-        return graph
-
-    def restored(
-        self, lowered: LoweredGraph, planner_of: Callable[[CompileContext], RestoredPlan], *, recorder: Recorder | None
-    ) -> CompiledGraph:
-        """Make a graph that another process planned and converted."""
-        from ortlens.backend.graph import CompiledGraph
-
-        reporter = _reporter(recorder, lowered)
-        context = CompileContext(options=self.options, reporter=reporter, counts=self._counts)
-        graph = CompiledGraph(lowered, context, planner_of(context))
-        self.graphs.add(graph)
-        if recorder is not None:
-            recorder.live.append(graph)
         return graph
 
     def failure_reporter(self, recorder: Recorder | None) -> Callable[[str, str, Exception], None] | None:

@@ -54,19 +54,13 @@ class Exclusions:
         """Start with nodes that are excluded from the beginning."""
         self.verdicts: dict[str, Verdict] = dict(verdicts)
 
-    def conversion_failed(self, failures: Mapping[str, Exception]) -> None:
-        """Exclude the nodes whose ONNX functions raised."""
+    def failed(self, failures: Mapping[str, Exception], what: str) -> None:
+        """Exclude the nodes that cannot be converted; `what` comes before the exception in the reason."""
         for name, error in failures.items():
             if (known := _not_convertible(error)) is not None:
                 self.verdicts[name] = Verdict(supported=False, code="no_converter", reason=f"it has no ONNX form for this call: {known}")
                 continue
-            reason = f"its ONNX function raised {short_text(error)}"
-            self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
-
-    def promotion_failed(self, failures: Mapping[str, Exception]) -> None:
-        """Exclude the nodes whose implicit conversions between element types are not known."""
-        for name, error in failures.items():
-            reason = f"how it converts element types is not known: {short_text(error)}"
+            reason = f"{what} {short_text(error)}"
             self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
 
     def partition_failed(self, partition: GraphPartition, code: ReasonCode, reason: str, exception: str | None = None) -> None:
@@ -174,7 +168,7 @@ class Planner:
         )
         self.promoted = self._prepared.module
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})  # the nodes that failed so far
-        self.exclusions.promotion_failed(self._prepared.failures)
+        self.exclusions.failed(self._prepared.failures, "how it converts element types is not known:")
         phases.partition_ns += time.perf_counter_ns() - started
 
     def runners(self) -> list[PartitionRunner]:
@@ -208,13 +202,9 @@ class Planner:
         self.exclusions.verdicts.update(self._writes())
         return False
 
-    def static_inputs(self) -> frozenset[torch.fx.Node]:
-        """Return the inputs that are parameters or buffers."""
-        return frozenset(node for place, node in enumerate(inputs_of(self.promoted.graph)) if place in self._lowered.static_inputs)
-
     def _made_of_weights(self) -> frozenset[torch.fx.Node]:
         """Find the nodes that compute with parameters, buffers and constants alone."""
-        found = set(self.static_inputs())
+        found = {node for place, node in enumerate(inputs_of(self.promoted.graph)) if place in self._lowered.static_inputs}
         for node in self.promoted.graph.nodes:
             if node.op == "get_attr" or (node.op == "call_function" and node.all_input_nodes and found.issuperset(node.all_input_nodes)):
                 found.add(node)
@@ -263,7 +253,12 @@ class Planner:
         try:
             cached, hit = self._model_of(partition, step)
         except NodeFailures as failures:
-            self._exclude(partition, failures, last=last)
+            if self._context.options.on_error == "raise":
+                name, error = next(iter(failures.failures.items()))
+                raise ConversionError(f"node {name} could not be converted: its ONNX function raised {short_text(error)}") from error
+            self.exclusions.failed(failures.failures, "its ONNX function raised")
+            if last:
+                self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
             return None
         started = time.perf_counter_ns()
         model = self._context.transformed(cached.model)
@@ -315,14 +310,6 @@ class Planner:
                 title = f"the ONNX optimiser failed on partition_{partition.index}; the model runs unoptimised"
                 self._context.reporter.failure("optimiser_failed", title, error)
             return model, False
-
-    def _exclude(self, partition: GraphPartition, failures: NodeFailures, *, last: bool) -> None:
-        if self._context.options.on_error == "raise":
-            name, error = next(iter(failures.failures.items()))
-            raise ConversionError(f"node {name} could not be converted: its ONNX function raised {short_text(error)}") from error
-        self.exclusions.conversion_failed(failures.failures)
-        if last:
-            self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
 
 
 def model_key(partition: GraphPartition, context: CompileContext) -> str | None:

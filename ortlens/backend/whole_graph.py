@@ -148,7 +148,9 @@ def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[
     outputs = []
     for number, value in enumerate(facts["values"]):
         place = facts["outputs"].index(number)
-        dtype, shape, strides = _layout(value)
+        name, shape, strides = value
+        if not isinstance(dtype := getattr(torch, name), torch.dtype):
+            raise SessionError(f"{name} is not a dtype")
         offset = None if facts["windows"][place] is None else facts["windows"][place][2]
         outputs.append(graph.call_function(_item, (whole, place, offset, shape, strides)))
         outputs[-1].meta["val"] = _torch.fake_tensor(dtype, shape, strides)
@@ -161,11 +163,3 @@ def _item(values: Sequence[Any], place: int, offset: int | None, shape: list[int
     """Return an output of the graph; of a view, which begins at an offset, the whole value."""
     value = values[place]
     return value if offset is None else value.as_strided(shape, strides, value.storage_offset() - offset)
-
-
-def _layout(value: list[Any]) -> tuple[torch.dtype, list[int], list[int]]:
-    name, shape, strides = value
-    dtype = getattr(torch, name)
-    if not isinstance(dtype, torch.dtype):
-        raise SessionError(f"{name} is not a dtype")
-    return dtype, shape, strides

@@ -7,7 +7,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend

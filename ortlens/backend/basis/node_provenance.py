@@ -70,8 +70,7 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def with_input_names(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelProto:
     """Copy a model with other names of its inputs and initializers, for those who read it; a name that is taken is left out."""
-    made = type(model)()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     nodes = list(iter_nodes(made.graph))
     taken = {name for node in nodes for name in (*node.input, *node.output)}
     known = {old: new for new, old in {new: old for old, new in names.items() if new not in taken}.items()}

@@ -293,7 +293,8 @@ class _SizeGuard:
         if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)) and math.isfinite(node.value):
             return node.value
         if isinstance(node, ast.UnaryOp):
-            return self._unary(node)
+            inner = self._of(node.operand)
+            return ["not", inner] if isinstance(node.op, ast.Not) else ["-", 0, inner] if isinstance(node.op, ast.USub) else self._refuse()
         if isinstance(node, ast.Compare):
             return self._compared(node)
         if isinstance(node, ast.BoolOp):
@@ -308,10 +309,6 @@ class _SizeGuard:
         if isinstance(node, ast.IfExp):
             return ["if", *map(self._of, (node.test, node.body, node.orelse))]
         return self._size(node)
-
-    def _unary(self, node: ast.UnaryOp) -> Any:
-        inner = self._of(node.operand)
-        return ["not", inner] if isinstance(node.op, ast.Not) else ["-", 0, inner] if isinstance(node.op, ast.USub) else self._refuse()
 
     def _compared(self, node: ast.Compare) -> Any:
         values = [self._of(value) for value in (node.left, *node.comparators)]

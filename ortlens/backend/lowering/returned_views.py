@@ -236,9 +236,7 @@ def _sharing_memory(outputs: list[Any], chains: Mapping[int, list[torch.fx.Node]
 
 def _is_symbolic(node: Any) -> bool:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(value, torch.Tensor):
-        return False
-    return _torch.has_symbols(value) or _torch.is_symbolic(value.storage_offset())
+    return isinstance(value, torch.Tensor) and (_torch.has_symbols(value) or _torch.is_symbolic(value.storage_offset()))
 
 
 def _sizes_behind(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:

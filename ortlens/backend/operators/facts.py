@@ -164,18 +164,18 @@ def _stating(targets: Any, fact: str, made: Callable[[Any, Any], Any]) -> Callab
     return stating
 
 
-def torchs_unless(stays: Callable[..., bool]) -> Callable[..., Any]:
-    """Make a decomposition, given the operator, of torch's own and of what tells the calls that stay as they are."""
+def apart_unless(stays: Callable[..., bool], apart: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Make a decomposition, given the operator, of what tells the calls that stay as they are, and of another one, by default torch's."""
 
     def decomposed(target: Any, *args: Any, **kwargs: Any) -> Any:
-        return STAYS if stays(target, *args, **kwargs) else _torch.decomposition_of(target)(*args, **kwargs)
+        return STAYS if stays(target, *args, **kwargs) else (apart or _torch.decomposition_of(target))(*args, **kwargs)
 
     return decomposed
 
 
 def as_torch(*targets: Any, unless: Callable[..., bool]) -> None:
     """State that torch's decompositions serve, but for some calls: those that PyTorch's kernel refuses, or ONNX Runtime computes whole."""
-    decomposes_each(*targets)(torchs_unless(unless))
+    decomposes_each(*targets)(apart_unless(unless))
 
 
 def leaves(*targets: Any, when: Callable[..., bool], apart: Callable[..., Any] | None = None) -> None:

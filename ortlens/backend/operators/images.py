@@ -99,7 +99,7 @@ facts.knows_result(
     when=lambda tracing: tracing.with_gradient,
 )
 facts.as_torch(*_REPEATING, unless=is_one_in_ort)
-facts.leaves(*_TARGETS, when=facts.is_large_on_cpu, apart=facts.torchs_unless(is_one_in_ort))
+facts.leaves(*_TARGETS, when=facts.is_large_on_cpu, apart=facts.apart_unless(is_one_in_ort))
 
 
 def _is_split_in_ort(call: Call) -> bool:

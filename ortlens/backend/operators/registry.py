@@ -26,7 +26,7 @@ from ortlens.backend.operators import (  # noqa: F401 - each states the facts of
     shapes,
     special,
 )
-from ortlens.backend.operators.facts import FACTS, RESULTS, STAYS, WHOLE, Call, Facts, refuses
+from ortlens.backend.operators.facts import FACTS, RESULTS, WHOLE, Call, Facts, apart_unless, refuses
 
 if TYPE_CHECKING:
     import contextlib
@@ -64,17 +64,9 @@ def fused_on_cuda() -> frozenset[Any]:
 
 def with_calls_left_to_torch(table: Mapping[Any, Callable[..., Any]], users: Collection[Any]) -> dict[Any, Callable[..., Any]]:
     """Return decompositions that leave more calls whole, which PyTorch computes faster than ONNX Runtime; not those of `users`."""
-
-    def unless(target: Any, stays: Callable[..., bool], otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
-        apart = table.get(target) or otherwise or _torch.decomposition_of(target)
-
-        def decomposed(*args: Any, **kwargs: Any) -> Any:
-            return STAYS if stays(target, *args, **kwargs) else apart(*args, **kwargs)
-
-        return decomposed
-
-    left = ((target, facts.leaves) for target, facts in FACTS.items() if target not in users)
-    return {**table, **{target: unless(target, *given) for target, given in left if given is not None}}
+    left = {target: facts.leaves for target, facts in FACTS.items() if target not in users and facts.leaves is not None}
+    made = {target: apart_unless(stays, table.get(target) or apart) for target, (stays, apart) in left.items()}
+    return {**table, **{target: functools.partial(decomposed, target) for target, decomposed in made.items()}}
 
 
 def decompositions_of_programs(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:

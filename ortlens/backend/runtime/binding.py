@@ -173,8 +173,7 @@ def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProt
     value.type.tensor_type.shape.dim.extend(sizes[dim] for dim in order)
     node = onnx.helper.make_node("Transpose", [value.name], [plain], name=f"{plain}/Transpose_in", perm=inverse_order(order))
     for key, text in ((FX_NODE_KEY, plain), (INFERRED_KEY, "input")):
-        entry = node.metadata_props.add()
-        entry.key, entry.value = key, text
+        node.metadata_props.add(key=key, value=text)
     return node
 
 

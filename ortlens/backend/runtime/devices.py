@@ -98,9 +98,7 @@ def reason_against(device_type: str, *, planned: bool = False) -> str | None:
 
 def runs_on_cpu_alone(options: OrtBackendOptions) -> bool:
     """Tell whether tensors on the CPU can go to the CPU provider only; false when the options name another, or devices."""
-    if names_devices(options):
-        return False
-    return all(name == CPU for _, name, _ in named_providers(options))
+    return not names_devices(options) and all(name == CPU for _, name, _ in named_providers(options))
 
 
 def names_devices(options: OrtBackendOptions) -> bool:

@@ -88,10 +88,6 @@ class Constants:
         """Tell whether a value depends on constants alone."""
         return name in self._known
 
-    def is_int8(self, name: str) -> bool:
-        """Tell whether a value is known to be of int8."""
-        return self._graph.types.get(name) == onnx.TensorProto.INT8
-
     def dequantised(self, name: str) -> Dequantised | None:
         """Follow a value back to the weight that it dequantises; None for anything else, or where the runs of its scales are unknown."""
         found = self._followed(name) if name in self._known else None
@@ -107,7 +103,7 @@ class Constants:
         if node is None or step is None or not node.input:
             return None
         if node.op_type == "Mul" and (swapped := self._followed(node.input[1])) is not None:
-            return self._scaled(swapped, node.input[0])
+            return self._scaled(swapped, node, 0)
         found = self._followed(node.input[0])
         return None if found is None else step(self, found, node)
 
@@ -137,14 +133,11 @@ class Constants:
         fits = bool((whole == zeros.reshape(-1)).all()) and int(whole.min()) >= low and int(whole.max()) <= high
         return replace(found, zeros=whole) if fits else None
 
-    def _multiplied(self, found: Dequantised, node: onnx.NodeProto) -> Dequantised | None:
-        return self._scaled(found, node.input[1])
-
-    def _scaled(self, found: Dequantised, scale: str) -> Dequantised | None:
-        shape = self._shape(scale)
+    def _scaled(self, found: Dequantised, node: onnx.NodeProto, place: int = 1) -> Dequantised | None:
+        shape = self._shape(node.input[place])
         if shape is None or not found.is_float or found.scale or not _is_of_runs(found.matrix, shape):
             return None
-        return replace(found, scale=scale, scales=shape.numel())
+        return replace(found, scale=node.input[place], scales=shape.numel())
 
     def _dequantised(self, found: Dequantised, node: onnx.NodeProto) -> Dequantised | None:
         shape, attributes = self._shape(node.input[1]), attributes_of(node)
@@ -188,16 +181,14 @@ _STEPS: dict[str, Any] = {
     "Transpose": Constants._transposed,  # noqa: SLF001 - same
     "Reshape": Constants._reshaped,  # noqa: SLF001 - same
     "Sub": Constants._shifted,  # noqa: SLF001 - same
-    "Mul": Constants._multiplied,  # noqa: SLF001 - same
+    "Mul": Constants._scaled,  # noqa: SLF001 - same
     "DequantizeLinear": Constants._dequantised,  # noqa: SLF001 - same
 }
 
 
 def _is_of_runs(matrix: torch.Tensor, shape: torch.Size) -> bool:
     """Tell whether something of a shape has one element for each run of the last dimension, as the weight lies in memory."""
-    if not matrix.is_contiguous():
-        return False
-    return shape.numel() == 1 or (tuple(shape) == (*matrix.shape[:-1], 1))
+    return matrix.is_contiguous() and (shape.numel() == 1 or tuple(shape) == (*matrix.shape[:-1], 1))
 
 
 SMALLEST_BYTES = 1 << 14
@@ -216,7 +207,7 @@ def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
     graph, made = GraphView(model), list[onnx.TensorProto]()
     constants = Constants(graph, {weight.name: weight.contiguous for weight in frozen})
     found = {id(node): product for node in graph.of("MatMul", "Gemm") if (product := _product(node, constants)) is not None}
-    whole = {id(node) for node in graph.of("MatMulInteger") if _is_of_int8(node, constants)}
+    whole = {id(node) for node in graph.of("MatMulInteger") if _is_of_int8(node, graph, constants)}
     if not found and not whole:
         return model
 
@@ -243,9 +234,10 @@ def _product(node: onnx.NodeProto, constants: Constants) -> Dequantised | None:
     return None if made.block is None else made
 
 
-def _is_of_int8(node: onnx.NodeProto, constants: Constants) -> bool:
+def _is_of_int8(node: onnx.NodeProto, graph: GraphView, constants: Constants) -> bool:
     """Tell whether a node multiplies a value of int8 by a constant, both without zero points."""
-    return len(node.input) <= _MATRIX and constants.is_int8(node.input[0]) and constants.is_constant(node.input[1])
+    is_int8 = graph.types.get(node.input[0]) == onnx.TensorProto.INT8
+    return len(node.input) <= _MATRIX and is_int8 and constants.is_constant(node.input[1])
 
 
 class _ProductWriter:

@@ -179,8 +179,7 @@ def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bo
         return tensor
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, text in (("location", LOCATION), ("offset", "0"), ("length", str(weight.contiguous.nbytes))):
-        entry = tensor.external_data.add()
-        entry.key, entry.value = key, text
+        tensor.external_data.add(key=key, value=text)
     return tensor
 
 
@@ -369,7 +368,7 @@ class WeightWatch:
         self._windows = [tuple((name, _noted(live, copies=total <= _COPIED)) for name, live in window) for window in windows]
         rounds = itertools.cycle([tuple(pair for _, pair in window) for window in self._windows]).__next__
         # Compares the next window, and says whether it is unchanged. Threads that call it at once compare different windows.
-        self.is_next_intact = _comparing_copies(rounds) if total <= _COPIED else _comparing_sums(rounds)
+        self.is_next_intact = _comparing_copies(rounds) if total <= _COPIED else lambda: all(itertools.starmap(_is_same, rounds()))
 
     def changed(self, *, except_for: Container[str] = ()) -> frozenset[str]:
         """Find the weights that changed, except those to leave out: the memory of one that has moved may be gone."""
@@ -417,10 +416,6 @@ def _comparing_copies(next_window: Callable[[], tuple[_Noted, ...]]) -> Callable
         return True
 
     return is_next_intact
-
-
-def _comparing_sums(next_window: Callable[[], tuple[_Noted, ...]]) -> Callable[[], bool]:
-    return lambda: all(_is_same(kept, live) for kept, live in next_window())
 
 
 def _noted(live: memoryview, *, copies: bool) -> _Noted:

@@ -18,7 +18,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._process import heap_bytes, usable_cores

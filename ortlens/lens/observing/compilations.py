@@ -12,7 +12,6 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.basis.provenance import count_ops, needs_gradient

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.analysis.roofline import CPU

@@ -22,7 +22,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens._files import whole_folder

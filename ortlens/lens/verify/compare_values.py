@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens.backend.basis import provenance
 from ortlens.errors import UsageError

@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.fx
 
 from ortlens.backend.basis import provenance
 from ortlens.backend.operators.facts import Call

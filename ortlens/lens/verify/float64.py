@@ -11,7 +11,6 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.fx
 from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 

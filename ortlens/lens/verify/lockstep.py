@@ -10,7 +10,6 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.fx
 
 from ortlens.lens.verify.float64 import FOR_ANY_LAYOUT, Missing, call_in_double
 

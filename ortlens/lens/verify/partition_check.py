@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 import torch
-import torch.fx
 
 from ortlens._process import replaced
 from ortlens.backend.basis import provenance

@@ -10,7 +10,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 from torch.fx.node import map_aggregate
 
 from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
