@@ -226,7 +226,7 @@ def test_an_onnx_model_needs_no_input_and_is_verified_against_its_module(capsys:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([MODEL, "--verify"], "needs the PyTorch module that it was made from: --reference MODULE:NAME"),
+        ([MODEL, "--verify"], "needs what it was made from: --reference MODULE:NAME, model.onnx or program.pt2"),
         ([MODEL, "--backend", "eager"], "an ONNX model is run as it is"),
         (["missing.onnx"], "missing.onnx does not exist"),
         (["missing.pt2"], "there is no file 'missing.pt2'"),
