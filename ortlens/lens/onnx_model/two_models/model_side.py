@@ -138,6 +138,7 @@ class ModelSide:
         for name in self._tensors:
             value = self.constant(name)
             if value is not None and (value.dtype.kind == "f" or (value.dtype.name in _QUANTISED and self.scale_of(name) is not None)):
+                self.dtypes[name] = value.dtype
                 yield name, self.real(name, value)
 
     def values(

@@ -83,6 +83,10 @@ class ModelGraph:
         read = (node for each in stored for node in self.readers.get(each.output[0], ()) if node.op_type == "DequantizeLinear")
         return next((node.output[0] for node in read), value)
 
+    def is_read_as_numbers(self, value: str) -> bool:
+        """Whether a value has a scale, and all that read it are `DequantizeLinear`."""
+        return bool(readers := self.readers.get(value, [])) and all(node.op_type == "DequantizeLinear" for node in readers)
+
     def read_by(self, value: str) -> Iterator[str]:
         """Yield the values that the maker of a value reads."""
         node = self.makers.get(value)
@@ -226,9 +230,10 @@ class Pairs:
             self._take(min(claims)[1], other, "content")
 
     def all(self) -> list[ValuePair]:
-        """List the pairs in the order of the examined model, quantised weights that nodes read as they are at the end."""
+        """List the pairs in the order of the examined model, weights at the end; of what is quantised and read as numbers, these alone."""
         weights = (name for name in self._table_of if name in self._model.constants and name.endswith(_SUFFIXES))
-        found = (self._pair(value) for value in dict.fromkeys((*self._model.values, *weights)) if value in self._table_of)
+        shown = (value for value in dict.fromkeys((*self._model.values, *weights)) if not self._model.is_read_as_numbers(value))
+        found = (self._pair(value) for value in shown if value in self._table_of)
         return [pair for pair in found if pair is not None]
 
     def _pair(self, value: str) -> ValuePair | None:
