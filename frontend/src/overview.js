@@ -227,7 +227,7 @@ function right(store) {
   const left = unchecked(store);
   const whole = store.data.overview.alert;
   if (whole) return card("right", title, el("p.ol-big.ol-wrong", {}, "No: the results differ"), el("p", {}, `${whole}. `, go(store, "See each", { tab: "numerics" })));
-  const words = `${counted(found.checked, "value")} compared with PyTorch${left ? `, ${count(left)} not compared` : ""}`;
+  const words = `${counted(found.checked, "value")} with a verdict${left ? `, ${count(left)} without` : ""}`;
   if (!found.wrong) {
     const whole = store.data.overview.tiles?.find((tile) => tile.name === "correct")?.state === "good";
     const undecided = capitalised(store.data.overview.undecided_sentence ?? "");
