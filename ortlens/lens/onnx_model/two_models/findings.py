@@ -18,7 +18,7 @@ import torch
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.deploy.export import WeightSource
 from ortlens.backend.freeze.exporting import export_program
-from ortlens.errors import UsageError
+from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.source import source_of
 from ortlens.lens.onnx_model.two_models.lockstep import ComparedValue, TwoModels, between
@@ -105,15 +105,13 @@ def _feed_of(reference: ModelSide, ours: ModelSide) -> dict[str, np.ndarray[Any,
 
 def _expected(ours: ModelSide, theirs: ModelSide) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
     """Compute the outputs of the reference, by the names that the examined model has for them."""
-    names, values = ours.graph.outputs, theirs.values(theirs.graph.outputs, rewrites=True)
-    if len(names) != len(values):
+    names, others = ours.graph.outputs, theirs.graph.outputs
+    if len(names) != len(others):
         raise UsageError(
-            f"{ours.name} has {counted(len(names), 'output')} ({', '.join(names)}), and {theirs.name} {len(values)} ({', '.join(values)})"
+            f"{ours.name} has {counted(len(names), 'output')} ({', '.join(names)}), and {theirs.name} {len(others)} ({', '.join(others)})"
         )
-    others = names if set(names) == values.keys() else list(values)
-    return {
-        name: (other, theirs.real(other, values[other])) for name, other in zip(names, others, strict=True) if values[other] is not None
-    }
+    others, values = names if set(names) == set(others) else others, theirs.values(others, rewrites=True)
+    return {name: (other, theirs.real(other, values[other])) for name, other in zip(names, others, strict=True) if other in values}
 
 
 class _Tried:
@@ -125,7 +123,8 @@ class _Tried:
             (each for each in values if each.is_part and (each.own.sqnr_db or 0.0) < math.inf), key=lambda each: each.own.sqnr_db or 0.0
         )
         self.before = self._sqnr_db([]) if worst else math.inf
-        self.alone = {each: self._sqnr_db([each]) for each in worst[:_TRIED]}
+        alone = {each: self._sqnr_db([each]) for each in worst[:_TRIED]}
+        self.alone = {each: gained for each, gained in alone.items() if gained > -math.inf}
         self.kept, self.after = list[ComparedValue](), self.before
         for each in sorted(self.alone, key=lambda each: -self.alone[each]):
             before = both.sources(each)  # of a chain, the first may gain nothing alone
@@ -136,8 +135,11 @@ class _Tried:
         self.nodes = list(dict.fromkeys(name for each in self.kept for name in both.nodes_of(each)))
 
     def _sqnr_db(self, kept: Sequence[ComparedValue]) -> float:
-        """Return the SQNR of the output that is furthest from the reference."""
-        made = self._both.outputs(kept)
+        """Return the SQNR of the output that is furthest from the reference; -infinity where ONNX Runtime cannot run such a model."""
+        try:
+            made = self._both.outputs(kept)
+        except SessionError:  # as where the reference has another version of the operator set
+            return -math.inf
         return min(
             (found for name, (_, value) in self._expected.items() if (found := between(made[name], value).sqnr_db) is not None),
             default=math.inf,
