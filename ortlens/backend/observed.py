@@ -354,9 +354,9 @@ class ObservedPartition:
         """Have a session for some arguments: the one there is, if it holds their weights, else a new one."""
         self.runner.ensure_session(args)
 
-    def as_converted(self, args: Sequence[Any]) -> ObservedPartition:
-        """Prepare the partition converted again without the later rewrites, which remove values."""
-        model, _ = self.graph.converted(self.part.module, f"partition_{self.part.index}", optimized=False)
+    def as_converted(self, args: Sequence[Any], *, optimized: bool = False) -> ObservedPartition:
+        """Prepare the partition converted again without the later rewrites, which remove values; `optimized` applies ours."""
+        model, _ = self.graph.converted(self.part.module, f"partition_{self.part.index}", optimized=optimized)
         return self.variant(args, model=model)
 
 
