@@ -183,8 +183,8 @@ def watch(
         >>> with ortlens.watch(session, keep_inputs=1) as lens:
         ...     for value in (1, 2):
         ...         _ = session.run(None, {"x": np.full(2, value, np.float32)})
-        >>> int(lens.sessions.calls.iloc[0]), lens.kept_inputs[0]["x"].tolist()
-        (2, [2.0, 2.0])
+        >>> int(lens.sessions.calls.iloc[0]), [feed["x"].tolist() for feed in lens.kept_inputs]
+        (2, [[2.0, 2.0]])
     """
     if not isinstance(session, onnxruntime.InferenceSession):
         raise UsageError(f"watch() takes an onnxruntime.InferenceSession, not {type(session).__name__}; explain() takes models")
