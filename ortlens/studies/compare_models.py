@@ -218,7 +218,9 @@ def _operators(graphs: tuple[ModelGraph, ModelGraph], rows: Sequence[Numeric]) -
     """Pair the operators between values that both models have; those that only one has, and conversions of types, are counted."""
     pairs: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row.scope == "call"):
-        pairs.setdefault(row.reference_value or "", row.onnx_value or "")  # the first, of which others are copies
+        maker = graphs[1].makers.get(value := row.onnx_value or "")
+        value = maker.input[0] if maker is not None and maker.op_type == "DequantizeLinear" else value  # which belongs to what reads it
+        pairs.setdefault(row.reference_value or "", value)  # the first, of which others are copies
     left = [Counter(node.op_type for node in graph.nodes) for graph in graphs]
     found: Counter[tuple[str, str, Any]] = Counter()
     for ends in pairs.items():
