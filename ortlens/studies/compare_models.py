@@ -15,7 +15,7 @@ from ortlens.errors import UsageError
 from ortlens.lens.observing.time_budget import TimeBudget
 from ortlens.lens.onnx_model.explain import explain_model
 from ortlens.lens.onnx_model.sessions import choice_from, runner_of
-from ortlens.lens.onnx_model.signature import inputs_from_session, inputs_of
+from ortlens.lens.onnx_model.signature import feed_for, inputs_from_session, inputs_of
 from ortlens.lens.onnx_model.source import source_of
 from ortlens.lens.onnx_model.two_models.pairing import ModelGraph
 from ortlens.model_file import read_model
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.analysis.answers.check import Outcome
-    from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.lens.onnx_model.source import ModelSource
 
 _MOST_ROUNDS, _ROUNDS_S = 200, 10.0
@@ -177,7 +176,7 @@ def compare_models(
         settings.add_session_config_entry("session.force_spinning_stop", "1")
     explained = partial(explain_model, options=replace(OrtBackendOptions.from_any(options), ort_session_options=settings), calls=1)
     reference = explained(a)(*inputs, **named)
-    lenses: Any = reference, explained(b)(**_feed(reference.inputs, inputs_of(graphs[1])))
+    lenses: Any = reference, explained(b)(**feed_for(inputs_of(graphs[1]), reference.inputs, (sources[0].name, sources[1].name)))
     lenses[1].verify(a)
     captures = [lens.captured() for lens in lenses]
     given, taken = (capture.environment["onnx_inputs"] for capture in captures)
@@ -197,14 +196,6 @@ def compare_models(
         models.append(ComparedModel(**asdict(row) | known, file_bytes=_file_bytes(source)))
     pairs = _operators((ModelGraph(graphs[0]), ModelGraph(graphs[1])), captures[1].numerics)
     return ModelComparison(models=tuple(models), values=tuple(values), pairs=tuple(pairs), notes=tuple(notes))
-
-
-def _feed(values: Feed, wanted: Sequence[Input]) -> Feed:
-    """Give the inputs of the reference to the other model: by name, else by place; floats in its own type. Both refuse other numbers."""
-    are_named = values.keys() == {each.name for each in wanted}
-    given = [(each, values[each.name] if are_named else value) for each, value in zip(wanted, values.values(), strict=False)]
-    are_floats = [f"{each.dtype} {getattr(value, 'dtype', '')}".count("float") > 1 for each, value in given]
-    return {each.name: value.astype(each.dtype) if cast else value for (each, value), cast in zip(given, are_floats, strict=True)}
 
 
 def _file_bytes(source: ModelSource) -> int:

@@ -170,6 +170,27 @@ def feeds_from(inputs: Sequence[Input], args: Sequence[Any], kwargs: Mapping[str
     return [feed_from(inputs, args, kwargs)] if args or kwargs else []
 
 
+def feed_for(wanted: Sequence[Input], feed: Feed, models: tuple[str, str]) -> Feed:
+    """Give a model the inputs of another, which `models` names first: by names, or else by places; floats in its own type.
+
+    Raises `UsageError` if it takes others, or what are no arrays.
+    """
+    given = {name: value for name, value in feed.items() if value is not None}
+    names = [each.name for each in wanted]
+    pairs = list(zip(wanted, names if given.keys() >= {*names} else given, strict=False))
+    other = "they are not the same function"
+    if not len(pairs) == len(names) == len(given):
+        raise UsageError(f"{models[0]} takes {', '.join(given)}, and {models[1]} {', '.join(names)}: {other}")
+    found: Feed = {}
+    for each, name in pairs:
+        value, dtype = given[name], np.dtype(each.dtype or object)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc" or dtype.kind != value.dtype.kind:
+            kind = getattr(value, "dtype", type(value).__name__)
+            raise UsageError(f"{models[0]} takes {name} as {kind}, and {models[1]} {each.name} as {each.type}: {other}, or not of arrays")
+        found[each.name] = value.astype(dtype) if dtype.kind == "f" else value
+    return found
+
+
 def _value(of: Input, value: Any) -> Any:
     if value is None:
         if not of.kind.startswith("optional"):

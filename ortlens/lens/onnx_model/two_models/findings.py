@@ -20,6 +20,7 @@ from ortlens.backend.deploy.export import WeightSource
 from ortlens.backend.freeze.exporting import export_program
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model import graph_records
+from ortlens.lens.onnx_model.signature import feed_for
 from ortlens.lens.onnx_model.source import source_of
 from ortlens.lens.onnx_model.two_models.lockstep import ComparedValue, TwoModels, between
 from ortlens.lens.onnx_model.two_models.model_side import ModelSide
@@ -67,8 +68,8 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     """
     with tempfile.TemporaryDirectory(prefix="ortlens-verify-", ignore_cleanup_errors=True) as name:
         ours, theirs = ModelSide(model, Path(name), "model"), ModelSide(reference, Path(name), "reference")
-        ours.feed = {name: _array(name, value) for name, value in feed.items() if value is not None}
-        theirs.feed = _feed_of(theirs, ours)
+        theirs.feed = feed_for(theirs.inputs, feed, (ours.name, theirs.name))
+        ours.feed = {name: value for name, value in feed.items() if value is not None}
         expected = _expected(ours, theirs)
         both = TwoModels(ours, theirs, tolerances)
         values = list(both.compared())
@@ -76,31 +77,6 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         rows = [_of_output(ours, name, outputs[name], *other, tolerances) for name, other in expected.items()]
         tried = _Tried(both, expected, values if narrow else ())
     _record(recorder, reference, [*rows, *values], tried, lenient=narrow and not tolerances.given)
-
-
-def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
-        raise UsageError(f"the input {name!r} is no array of numbers; two models are compared value by value on tensors that numpy knows")
-    return value
-
-
-def _feed_of(reference: ModelSide, ours: ModelSide) -> dict[str, np.ndarray[Any, Any]]:
-    """Give the reference the same inputs: by names, or else by places; floats in its own type."""
-    names = reference.graph.inputs
-    pairs = dict(zip(names, names if ours.feed.keys() >= set(names) else ours.feed, strict=False))
-    if len(pairs) != len(names) or len(pairs) != len(ours.feed):
-        raise UsageError(
-            f"{ours.name} takes {', '.join(ours.feed)}, and {reference.name} {', '.join(names)}: they are not the same function"
-        )
-    found = {}
-    for name, other in pairs.items():
-        value, wanted = ours.feed[other], reference.input_dtype(name)
-        if wanted is None or wanted.kind != value.dtype.kind:
-            raise UsageError(
-                f"{ours.name} takes {other} as {value.dtype}, and {reference.name} {name} as {wanted}: they are not the same function"
-            )
-        found[name] = value.astype(wanted) if wanted.kind == "f" else value
-    return found
 
 
 def _expected(ours: ModelSide, theirs: ModelSide) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
@@ -119,6 +95,7 @@ class _Tried:
 
     def __init__(self, both: TwoModels, expected: Mapping[str, tuple[str, np.ndarray[Any, Any]]], values: Sequence[ComparedValue]) -> None:
         self._both, self._expected = both, expected
+        self._known: dict[frozenset[str], float] = {}  # by the values of the parts
         worst = sorted(
             (each for each in values if each.is_part and (each.own.sqnr_db or 0.0) < math.inf), key=lambda each: each.own.sqnr_db or 0.0
         )
@@ -136,14 +113,17 @@ class _Tried:
 
     def _sqnr_db(self, kept: Sequence[ComparedValue]) -> float:
         """Return the SQNR of the output that is furthest from the reference; -infinity where ONNX Runtime cannot run such a model."""
+        if (known := self._known.get(chosen := frozenset(each.value for each in kept))) is not None:
+            return known
         try:
             made = self._both.outputs(kept)
         except SessionError:  # as where the reference has another version of the operator set
             return -math.inf
-        return min(
+        self._known[chosen] = min(
             (found for name, (_, value) in self._expected.items() if (found := between(made[name], value).sqnr_db) is not None),
             default=math.inf,
         )
+        return self._known[chosen]
 
 
 def _of_output(  # noqa: PLR0913, PLR0917 - an output, in both models

@@ -96,7 +96,7 @@ class TwoModels:
             for side in (model, reference)
         ]
         self._pairs = Pairs(model.graph, reference.graph, *sketches).all()
-        self._partner = {pair.value: pair.reference for pair in self._pairs if not pair.carries and pair.value not in model.graph.constants}
+        self._partner = {pair.value: pair.reference for pair in self._pairs if not pair.is_copy}
 
     def compared(self) -> Iterator[ComparedValue]:
         """Compare each value that is computed, in the order of the examined model."""

@@ -15,6 +15,7 @@ from ortlens._ort import CPU
 from ortlens.backend.basis.node_provenance import captured, part_of, used_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.sessions import plain
+from ortlens.lens.onnx_model.signature import inputs_of
 from ortlens.lens.onnx_model.source import with_names
 from ortlens.lens.onnx_model.two_models.pairing import ModelGraph
 from ortlens.lens.profiling.kernel_records import LARGE
@@ -103,7 +104,7 @@ class ModelSide:
         onnx.save_model(model, path, save_as_external_data=True, location=f"{name}.weights", size_threshold=LARGE)
         self._model = with_names(onnx.load(path, load_external_data=False))
         _sort(self._model.graph)
-        self.graph = ModelGraph(self._model)
+        self.graph, self.inputs = ModelGraph(self._model), inputs_of(self._model)
         self._path = path
         self.feed: Mapping[str, np.ndarray[Any, Any]] = {}
         self.dtypes: dict[str, np.dtype[Any]] = {}  # of values that were computed, and of inputs
@@ -123,14 +124,6 @@ class ModelSide:
         try:
             return onnx.numpy_helper.to_array(self._tensors[name], str(self._path.parent))
         except (KeyError, TypeError, ValueError):
-            return None
-
-    def input_dtype(self, name: str) -> np.dtype[Any] | None:
-        """Return the type of an input; None if numpy has none."""
-        element = next(value.type.tensor_type.elem_type for value in self._model.graph.input if value.name == name)
-        try:
-            return onnx.helper.tensor_dtype_to_np_dtype(element)
-        except KeyError:
             return None
 
     def weights(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
@@ -177,12 +170,9 @@ class ModelSide:
         self, names: Sequence[str], given: Mapping[str, np.ndarray[Any, Any]]
     ) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
         """Make the part of the model that computes these values, and choose what it reads."""
-        nodes = []
-        for node in self._model.graph.node:
-            copied = onnx.NodeProto()
-            copied.CopyFrom(node)
-            copied.output[:] = [_own(name, given) for name in node.output]
-            nodes.append(copied)
+        nodes = self.nodes()
+        for node in nodes:
+            node.output[:] = [_own(name, given) for name in node.output]
         wanted = {_own(name, given) for name in names}
         kept = used_nodes(nodes, wanted)
         read = {name: value for name, value in {**self.feed, **given}.items() if name in wanted}

@@ -51,7 +51,7 @@ class ValuePair:
     value: str
     reference: str
     paired: Pairing
-    carries: str = ""  # the value that it is a copy of, in another type
+    is_copy: bool = False  # of another value, in another type or shape; so are weights
 
 
 class ModelGraph:
@@ -83,9 +83,10 @@ class ModelGraph:
         read = (node for each in stored for node in self.readers.get(each.output[0], ()) if node.op_type == "DequantizeLinear")
         return next((node.output[0] for node in read), value)
 
-    def is_read_as_numbers(self, value: str) -> bool:
-        """Whether a value has a scale, and all that read it are `DequantizeLinear`."""
-        return bool(readers := self.readers.get(value, [])) and all(node.op_type == "DequantizeLinear" for node in readers)
+    def is_stored(self, value: str) -> bool:
+        """Whether a value is a weight, or a copy of another, that is quantised and only read as numbers."""
+        is_copy = value in self.constants or self.root(value) != value
+        return is_copy and {node.op_type for node in self.readers.get(value, ())} == {"DequantizeLinear"}
 
     def read_by(self, value: str) -> Iterator[str]:
         """Yield the values that the maker of a value reads."""
@@ -183,7 +184,8 @@ class Pairs:
     def _by_names(self, table: _Table, named: Mapping[str, str]) -> None:
         """Pair what has the same name, unless another value is far closer that has no closer namesake of its own."""
         places = {name: (table.rows[name], table.columns[other]) for name, other in named.items()}
-        own_gaps = [np.array([np.inf if name == graph.root(name) else -np.inf for name in side]) for graph, side in self._sides(table)]
+        sides = (self._model, table.rows), (self._reference, table.columns)
+        own_gaps = [np.array([np.inf if name == graph.root(name) else -np.inf for name in side]) for graph, side in sides]
         for row, column in places.values():
             own_gaps[0][row] = own_gaps[1][column] = table.gaps[row, column]
         for name, (row, column) in places.items():
@@ -191,9 +193,6 @@ class Pairs:
             around = (table.gaps[:, column], own_gaps[0]), (table.gaps[row], own_gaps[1])
             if not any(((gaps < limit) & (gaps < own)).any() for gaps, own in around):
                 self._take(name, named[name], "name")
-
-    def _sides(self, table: _Table) -> tuple[tuple[ModelGraph, Mapping[str, int]], tuple[ModelGraph, Mapping[str, int]]]:
-        return (self._model, table.rows), (self._reference, table.columns)
 
     def _by_structure(self) -> None:
         """Pair what is computed from the partners of the same values, with nearly the same content or by the same operator."""
@@ -232,7 +231,7 @@ class Pairs:
     def all(self) -> list[ValuePair]:
         """List the pairs in the order of the examined model, weights at the end; of what is quantised and read as numbers, these alone."""
         weights = (name for name in self._table_of if name in self._model.constants and name.endswith(_SUFFIXES))
-        shown = (value for value in dict.fromkeys((*self._model.values, *weights)) if not self._model.is_read_as_numbers(value))
+        shown = (value for value in dict.fromkeys((*self._model.values, *weights)) if not self._model.is_stored(value))
         found = (self._pair(value) for value in shown if value in self._table_of)
         return [pair for pair in found if pair is not None]
 
@@ -240,7 +239,7 @@ class Pairs:
         root = self._model.root(value)
         known = [name for name in (*_aliases(value), *_aliases(root)) if name in self._table_of[value].columns]
         if root in self._model.constants:
-            return ValuePair(value=value, reference=known[0], paired="name", carries=root) if known else None
+            return ValuePair(value=value, reference=known[0], paired="name", is_copy=True) if known else None
         given, way = self._found.get(root, ("", "name"))
         if root == value or not given:
             return ValuePair(value=value, reference=given, paired=way) if given else None
@@ -248,7 +247,7 @@ class Pairs:
         closer = _CLOSER * self._gap(value, given)  # a quantisation may clip as the next operator does, which is gone then
         namesake = next((name for name in known if self._reference.root(name) == given), given)
         other = next((name for name in free if self._gap(value, name) < closer), namesake)
-        return ValuePair(value=value, reference=other, paired="name" if other in known else "structure", carries=root)
+        return ValuePair(value=value, reference=other, paired="name" if other in known else "structure", is_copy=True)
 
 
 def _aliases(name: str) -> Sequence[str]:
