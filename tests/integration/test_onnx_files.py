@@ -71,8 +71,8 @@ def test_models_of_both_exporters_of_pytorch_name_its_modules(exporter: str, net
     lens.profile(repeat=2)
     assert "body.0" in lens.kernels.module.tolist()
     rows = lens.verify(net)
-    assert rows.ok.tolist() == [True]
-    assert rows.scope.tolist() == ["call"]
+    assert rows.ok.tolist() == [True] * 4
+    assert rows.scope.tolist() == ["call"] + ["value"] * 3
     captured = lens.captured()
     assert correct_verdict(captured) == "verified"
     assert lens.check(max_abs_err=1e-3).verdict.tolist() == ["passed"]
@@ -86,7 +86,7 @@ def test_a_wrong_weight_is_found_against_pytorch_and_a_reference_that_does_not_f
     bias.CopyFrom(numpy_helper.from_array(values, bias.name))
     lens = ortlens.explain(model, calls=1, name="planted")(X)
     rows = lens.verify(net)
-    assert rows.ok.tolist() == [False]
+    assert rows.ok.tolist() == [False, True, True, True]
     assert 1e-4 < float(rows.max_abs.iloc[0]) < 1e-2
     finding = lens.findings[lens.findings.rule == "call_differs"].iloc[0]
     assert finding.severity == "error"

@@ -124,7 +124,7 @@ def test_a_part_that_another_tool_changed_is_named_by_any_reference(tmp_path: Pa
     linear, given = torch.nn.Linear(4, 3).eval(), torch.ones(2, 4)
     torch.onnx.export(linear, (given,), tmp_path / "linear.onnx", dynamo=True, verbose=False)
     lens = ortlens.explain(str(tmp_path / "linear.onnx"), calls=1)(given.numpy())
-    assert lens.verify(torch.export.export(linear, (given,))).ok.tolist() == [True, True]
+    assert lens.verify(torch.export.export(linear, (given,))).ok.tolist() == lens.verify(linear).ok.tolist() == [True, True]
     for other in (str(tmp_path / "net.onnx"), str(tmp_path / "none.onnx"), 3):
         with pytest.raises(OrtLensError, match=r"cannot run a part of|does not exist|an exported program or an ONNX model"):
             lens.verify(other)

@@ -14,6 +14,7 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import BY_BITS, Input
+from ortlens.lens.onnx_model.two_models.lockstep import between
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.causes import difference_words, finding_of_call
 from ortlens.lens.verify.compare_values import ValueVerdict, judge
@@ -40,15 +41,19 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     feed: Feed,
     recorder: Recorder,
     tolerances: Tolerances,
-) -> None:
-    """Fill the table of compared values; raise UsageError if the reference fails or returns another number of tensors."""
+) -> tuple[list[Any], dict[str, Any]] | None:
+    """Fill the table of compared values; return the tensors of a call and the model's outputs, unless these vary from call to call.
+
+    Raises UsageError if the reference fails or returns another number of tensors.
+    """
     if not callable(reference):
         raise UsageError(
             f"verify() takes the PyTorch module or function that the model was made from, an exported program or an ONNX model, not "
             f"{type(reference).__name__}"
         )
     values = [_tensor(each, feed[each.name]) for each in inputs]
-    outputs, again = (_outputs(session, run(session, inputs, feed, "the model")) for _ in range(2))
+    made = run(session, inputs, feed, "the model")
+    outputs, again = (_outputs(session, each) for each in (made, run(session, inputs, feed, "the model")))
     eager, wide, unsteady = _eager(reference, values, outputs, tolerances)
     evidence = CallEvidence(unsteady, _differing(outputs, again, tolerances), _name(reference), "; is it in evaluation mode?")
     verdicts = []
@@ -57,9 +62,17 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         judge(verdict, outputs[name], eager.get(name), wide.get(name), tolerances)
         excuse(verdict, evidence, OF_CALLS)
         verdicts.append(verdict)
-    recorder.replace_all(r.Numeric, [verdict.row(None) for verdict in verdicts])
+    rows = [(verdict.row(None), outputs[verdict.node], eager.get(verdict.node)) for verdict in verdicts]
+    recorder.replace_all(r.Numeric, [replace(row, **_sqnr(ours, theirs)) for row, ours, theirs in rows])
     wrong = [verdict for verdict in verdicts if verdict.ok is False]
     recorder.replace_findings(("call_differs",), [_finding(wrong, len(verdicts), _name(reference))] if wrong else [])
+    return None if evidence.unsteady or evidence.unsteady_in_ort else (values, made)
+
+
+def _sqnr(ours: object, theirs: object) -> dict[str, Any]:
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor) or ours.shape != theirs.shape or ours.is_complex():
+        return {}
+    return r.same(between(ours.double().numpy(), theirs.double().numpy()), "sqnr_db", "cosine")
 
 
 def _name(reference: object) -> str:

@@ -19,7 +19,7 @@ from ortlens._os_errors import with_clear_os_errors
 from ortlens._shell import progress
 from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
-from ortlens.errors import SessionError, UsageError
+from ortlens.errors import OrtLensError, SessionError, UsageError
 from ortlens.lens.observing.digests import Digests
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.observing.session_messages import SessionMessages
@@ -264,14 +264,15 @@ class OnnxLens(CaptureView):
     def verify(self, reference: Any, *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:
         """Compare the model with what it was made from: a PyTorch module, an exported program, or another ONNX model.
 
-        With a module, the outputs are compared. It is called with the model's inputs as tensors, by place and in the model's order,
-        without gradients: twice, more often if it draws random numbers, and once in double precision, if it runs so, to tell rounding
-        from faults. What differs between two calls has no verdict. Random generators, weights and buffers are put back.
+        A module or function is called with the model's inputs as tensors, by place and in the model's order, without gradients: twice,
+        more often if it draws random numbers, and once in double precision, if it runs so, to tell rounding from faults. What differs
+        between two calls has no verdict. Random generators, weights and buffers are put back.
 
-        With an ONNX model or a program, every value that both have is compared as well. Values are paired by name, by structure and by
-        content. Both run without rewrites, and each part of the model once more on the reference's values, which tells what it adds
-        itself from what it inherits. The parts that lose most are tried as they are in the reference. Where the model is quantised, or
-        in narrower floats than the reference, differences have no verdict but an SQNR. Nothing is recorded as a call.
+        With an ONNX model, a program, or a module that PyTorch can trace as one graph, every value that both have is compared as well.
+        Values are paired by name, by structure and by content. Both run without rewrites, and each part of the model once more on the
+        reference's values, which tells what it adds itself from what it inherits. The parts that lose most are tried as they are in the
+        reference. Where the model is quantised, or in narrower floats than the reference, differences have no verdict but an SQNR.
+        Nothing is recorded as a call.
 
         Args:
             reference: The module or function, in evaluation mode; the `torch.export.ExportedProgram`; or the path, bytes or
@@ -283,8 +284,9 @@ class OnnxLens(CaptureView):
             **kwargs: Inputs of the model by name.
 
         Returns:
-            The frame `numerics`, one row of scope `call` per output of the model, and per tensor of a sequence; with an ONNX model or a
-            program also one of scope `value` per value that both have. What differs is a finding, too.
+            The frame `numerics`, one row of scope `call` per output of the model, and per tensor of a sequence; unless the reference is
+            a function, or a module that is no single graph, also one of scope `value` per value that both have. What differs is a
+            finding, too.
 
         Raises:
             UsageError: `reference` is none of these, raises, or has other inputs or outputs than the model.
@@ -297,11 +299,15 @@ class OnnxLens(CaptureView):
         session, tolerances, other = self._session_to("verify"), Tolerances(atol, rtol), findings.reference_source(reference)
 
         def compare(feed: Feed) -> None:
-            if other is None:
-                against_torch.verify(session, reference, self._signature, feed, self._recorder, tolerances)
-            else:
+            if other is not None:
                 outputs = run(session, self._signature, feed, self._source.name)
                 findings.verify(self._source, other, outputs, feed, self._recorder, tolerances)
+                return
+            steady = against_torch.verify(session, reference, self._signature, feed, self._recorder, tolerances)
+            if steady and (traced := findings.traced_source(reference, steady[0])) is not None:
+                judged = self._recorder.records(r.Numeric)
+                with contextlib.suppress(OrtLensError):  # a model whose nodes are not known, or with sequences
+                    findings.verify(self._source, traced, steady[1], feed, self._recorder, tolerances, judged)
 
         feeds = feeds_from(self._signature, args, kwargs) or [self._feed((), {})]
         self._recorder.keep_worst([partial(compare, feed) for feed in feeds])

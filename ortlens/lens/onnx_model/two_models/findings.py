@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import tempfile
+import warnings
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,8 @@ import torch
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.deploy.export import WeightSource
 from ortlens.backend.freeze.exporting import export_program
-from ortlens.errors import SessionError, UsageError
+from ortlens.backend.freeze.tracing import Untraceable, program_of
+from ortlens.errors import OrtLensError, SessionError, UsageError
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.signature import feed_for
 from ortlens.lens.onnx_model.source import source_of
@@ -49,22 +52,39 @@ def reference_source(reference: Any) -> ModelSource | None:
     """Read a reference that is an ONNX model, or an exported program, which becomes one; None for any other."""
     if isinstance(reference, (str, os.PathLike, bytes, onnx.ModelProto)):
         return source_of(reference)
-    if not isinstance(reference, torch.export.ExportedProgram):
-        return None
+    return _written(reference, "the exported program") if isinstance(reference, torch.export.ExportedProgram) else None
+
+
+def traced_source(reference: Any, inputs: Sequence[Any]) -> ModelSource | None:
+    """Make an ONNX model of a PyTorch module; None where that is no single graph or holds what ONNX cannot say, and for functions."""
+    with contextlib.suppress(Untraceable, OrtLensError), warnings.catch_warnings(action="ignore"):
+        if isinstance(reference, torch.nn.Module):
+            return _written(program_of(reference, tuple(inputs), {}, None)[0], type(reference).__name__)
+    return None
+
+
+def _written(program: torch.export.ExportedProgram, name: str) -> ModelSource:
     folder = tempfile.TemporaryDirectory(prefix="ortlens-reference-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "reference.onnx"
-    export_program(reference, OrtBackend(), path, WeightSource(None))
-    source = replace(source_of(path), name="the exported program")
+    export_program(program, OrtBackend(), path, WeightSource(None))
+    source = replace(source_of(path), name=name)
     weakref.finalize(source, folder.cleanup)
     return source
 
 
 def verify(  # noqa: PLR0913, PLR0917 - one call site
-    model: ModelSource, reference: ModelSource, outputs: Mapping[str, Any], feed: Feed, recorder: Recorder, tolerances: Tolerances
+    model: ModelSource,
+    reference: ModelSource,
+    outputs: Mapping[str, Any],
+    feed: Feed,
+    recorder: Recorder,
+    tolerances: Tolerances,
+    judged: Sequence[r.Numeric] = (),
 ) -> None:
     """Fill the table of compared values, from the `outputs` of a call with `feed`, and find what loses most.
 
-    Raises `UsageError` if the reference has other inputs or outputs, and `SessionError` if one of the models does not run without rewrites.
+    Of outputs that were `judged` by PyTorch itself, that stays, unless narrower types compute. Raises `UsageError` if the reference has
+    other inputs or outputs, and `SessionError` if one of the models does not run without rewrites.
     """
     with tempfile.TemporaryDirectory(prefix="ortlens-verify-", ignore_cleanup_errors=True) as name:
         ours, theirs = ModelSide(model, Path(name), "model"), ModelSide(reference, Path(name), "reference")
@@ -76,7 +96,8 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         narrow = any(each.narrow for each in values)
         rows = [_of_output(ours, name, outputs[name], *other, tolerances) for name, other in expected.items()]
         tried = _Tried(both, expected, values if narrow else ())
-    _record(recorder, reference, [*rows, *values], tried, lenient=narrow and not tolerances.given)
+    lenient = narrow and not tolerances.given
+    _record(recorder, reference, [*rows, *values], tried, {row.node: row for row in judged if not lenient}, lenient=lenient)
 
 
 def _expected(ours: ModelSide, theirs: ModelSide) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
@@ -137,21 +158,33 @@ def _of_output(  # noqa: PLR0913, PLR0917 - an output, in both models
     return ComparedValue(value=name, node=name, reference=other, paired=None, is_part=False, inherited=found, own=found)
 
 
-def _record(recorder: Recorder, reference: ModelSource, compared: Sequence[ComparedValue], tried: _Tried, *, lenient: bool) -> None:
+def _record(  # noqa: PLR0913 - one call site
+    recorder: Recorder,
+    reference: ModelSource,
+    compared: Sequence[ComparedValue],
+    tried: _Tried,
+    judged: Mapping[str, r.Numeric],
+    *,
+    lenient: bool,
+) -> None:
     """Record what was compared; where narrower types compute, a difference is no fault of its own, if `lenient`."""
     nodes = {node.node: node for node in recorder.records(r.Node)}
-    wrong = [each for each in compared if not each.inherited.agrees and not lenient]
+    known = [each for each in recorder.records(r.Finding) if each.rule == "call_differs" and judged]
+    why = _NARROW if lenient else "the outputs agree" if judged and not known else ""
+    wrong = [each for each in compared if not each.inherited.agrees and not why]
     first = next((each for each in wrong if each.paired and not each.own.agrees), None)
     rows = [
-        r.Numeric(
+        row
+        if not each.paired and (row := judged.get(each.node)) is not None
+        else r.Numeric(
             partition_id=graph_records.PARTITION if each.paired else None,
             node=each.node,
             onnx_value=each.value,
             scope="value" if each.paired else "call",
             **r.same(each.inherited, "max_abs", "max_rel", "sqnr_db", "cosine"),
-            ok=True if each.inherited.agrees else None if lenient else False,
-            why=_NARROW if lenient and not each.inherited.agrees else "",
-            is_undecided=lenient and not each.inherited.agrees,
+            ok=True if each.inherited.agrees else None if why else False,
+            why="" if each.inherited.agrees else why,
+            is_undecided=bool(why) and not each.inherited.agrees,
             first_divergence=each is first,
             paired=each.paired,
             reference_value=each.reference,
@@ -163,7 +196,9 @@ def _record(recorder: Recorder, reference: ModelSource, compared: Sequence[Compa
         for each in compared
     ]
     recorder.replace_all(r.Numeric, rows)
-    recorder.replace_findings(RULES, [*_findings(compared, tried, reference.name), *_differs(wrong, first, reference.name)])
+    begins = "" if first is None else f"; the first value that differs on its own is {first.value}, of {first.node}"
+    differs = [replace(each, evidence=f"{each.evidence}{begins}") for each in known] or _differs(wrong, begins, reference.name)
+    recorder.replace_findings(RULES, [*_findings(compared, tried, reference.name), *differs])
 
 
 def _db(value: float) -> str:
@@ -216,11 +251,10 @@ def _own_db(each: ComparedValue) -> float:
     return each.own.sqnr_db or 0.0
 
 
-def _differs(wrong: Sequence[ComparedValue], first: ComparedValue | None, reference: str) -> Iterator[r.Finding]:
+def _differs(wrong: Sequence[ComparedValue], begins: str, reference: str) -> Iterator[r.Finding]:
     """Find outputs that differ where both compute in the same types."""
     outputs = [each for each in wrong if each.paired is None]
     if outputs:
-        begins = "" if first is None else f"; the first value that differs on its own is {first.value}, of {first.node}"
         yield r.Finding(
             rule="call_differs",
             subject="call",
