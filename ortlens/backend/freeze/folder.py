@@ -13,7 +13,7 @@ import onnx
 import torch
 from torch.export.graph_signature import ConstantArgument, TensorArgument
 
-from ortlens import model_file
+from ortlens import _process, model_file
 from ortlens._files import whole_folder
 from ortlens.backend.basis import saved_graph
 from ortlens.backend.deploy import signature
@@ -63,7 +63,7 @@ def _fill(frozen: Frozen, folder: pathlib.Path) -> None:
     """Write the model, the state, the loader, and last the manifest, which has the hashes."""
     manifest = _written(frozen, folder)
     names = sorted(path.name for path in folder.iterdir())
-    for module in (loader, signature, model_file, processor, saved_graph):
+    for module in (loader, signature, model_file, processor, saved_graph, _process):
         shutil.copy(str(module.__file__), folder)
     saved_graph.write_manifest(folder, manifest, names)
 

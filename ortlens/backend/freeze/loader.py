@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import pathlib
 import sys
 import threading
@@ -23,12 +24,14 @@ import numpy as np
 import onnxruntime
 
 if __package__:
+    from ortlens._process import usable_cores
     from ortlens.backend.basis.saved_graph import DamagedError, file_in, read_manifest
     from ortlens.backend.deploy.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
     from ortlens.backend.runtime.processor import exact_products
     from ortlens.errors import CaptureError, SessionError, UsageError
     from ortlens.model_file import read_model, refuse_unsafe
 else:  # beside a saved model, without ortlens
+    from _process import usable_cores  # type: ignore[import-not-found,no-redef]  # likewise
     from model_file import read_model, refuse_unsafe  # type: ignore[import-not-found,no-redef]  # exists there only
     from processor import exact_products  # type: ignore[import-not-found,no-redef]  # likewise
     from saved_graph import DamagedError, file_in, read_manifest  # type: ignore[import-not-found,no-redef]  # likewise
@@ -54,7 +57,6 @@ else:  # beside a saved model, without ortlens
 
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
 _WORK = 1 << 20  # candidates that numpy tries before it is too hard to say whether arrays overlap
@@ -70,7 +72,8 @@ def load_frozen(folder: str | os.PathLike[str], *, providers: Sequence[Any] | No
         providers: Execution providers, as for `onnxruntime.InferenceSession`; None: those that the callable was frozen with, as far as the
             installed ONNX Runtime has them, and the CPU's. CUDA computes float32 in TF32 only if it did so when the callable was frozen,
             unless the options given here set `use_tf32`.
-        threads: Threads of an operator; None: one for a small model, else as many as ONNX Runtime chooses.
+        threads: Threads of an operator; None: one for a small model, else as many as ONNX Runtime chooses, and no
+            more than the process has cores, by its affinity and quota.
 
     Returns:
         A callable with the arguments of the frozen callable: numpy arrays, torch tensors or OrtValues in and out, on the device of the
@@ -148,6 +151,8 @@ class LoadedFrozen:
         for entry in exact_products():
             options.add_session_config_entry(*entry)
         count = threads if threads is not None else manifest["threads"]
+        if count is None and usable_cores() < (os.cpu_count() or 1):  # ONNX Runtime counts those of the machine
+            count = usable_cores()
         if count is not None:
             options.intra_op_num_threads = int(count)
         disabled = [str(name) for name in manifest["disabled_optimizers"]]
