@@ -115,7 +115,6 @@ TREES = [  # what the process is in, its groups as `path=text`, and its quota, c
     (V1, f"cpu,cpuacct/a/{QUOTA}=150000|cpu,cpuacct/a/{PERIOD}|memory/a/b/memory.limit_in_bytes=7", (1.5, 2, 7, (0, 0))),
     ("4:cpu:/docker/ab", f"cpu/{QUOTA}=400000|cpu/{PERIOD}", (4.0, 3, 10000, (0, 0))),
     ("0::/../other", "cpu.max=125000 100000|../other/cpu.max=1 100000", (1.25, 1, 10000, (0, 0))),
-    ("0::/a", "a/cpu.max=max 100000", (None, 3, 10000, (0, 0))),
 ]  # fmt: skip
 
 

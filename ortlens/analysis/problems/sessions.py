@@ -220,14 +220,14 @@ def too_many_threads(capture: Capture) -> Iterator[Problem]:
         if figures.throttled:
             stopped = throttled_times(figures.throttled, figures.throttled_ns or 0)
             limit += f"; since recording began, the kernel stopped it {stopped}"
-        line, how = f"options.intra_op_num_threads = {cores}", "that the session is made with"
-        how = how if is_onnx_model(capture) else "passed as ort_session_options"
+        line, is_file = f"options.intra_op_num_threads = {cores}", is_onnx_model(capture)
+        how = "that the session is made with" if is_file else "passed as ort_session_options"
         yield too_many_threads.problem(
             subject=SESSIONS,
             title=f"{counted(len(crowded), 'session')} with up to {most} threads on {counted(cores, 'core')}",
             evidence=f"{_ids(crowded)}: {crowded[0].threads_reason or 'reason not recorded'}; the process may use {limit}",
             mitigation=f"Set {line} in the onnxruntime.SessionOptions {how}.",
-            settings=(line,),
+            settings=(line,) if is_file else (),  # `tune` tries no object of ONNX Runtime by a line
         )
 
 

@@ -98,4 +98,5 @@ def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
 def of_the_user(options: onnxruntime.SessionOptions) -> ThreadChoice:
     """Read the threads from the user's own options."""
     spinning = _ort.config_entry(options, "session.intra_op.allow_spinning") != "0"
-    return ThreadChoice(count=_ort.threads_of(options), spinning=spinning, reason="set by ort_session_options")
+    reason = "set by ort_session_options" if options.intra_op_num_threads else "ONNX Runtime's default, as ort_session_options set none"
+    return ThreadChoice(count=_ort.threads_of(options), spinning=spinning, reason=reason)

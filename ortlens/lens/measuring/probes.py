@@ -129,8 +129,11 @@ def fewer_threads(as_is: Callable[[], int], fewer: Callable[[], int], known: r.F
     found = finding_of(change, compared, known)
     if found is not None and any(times for times, _ in stopped):
         before, after = (throttled_times(*each) for each in stopped)
+        as_is_ns, fewer_ns = map(time_from_ns, (compared.base_ns, compared.other_ns))
         found = replace(
-            found, evidence=f"{found.evidence}, in which the kernel stopped the process {before} as it is, and {after} with {threads}"
+            found,
+            title=f"{found.title}: {as_is_ns} per call under load, {fewer_ns} with {threads}",
+            evidence=f"{found.evidence}, in which the kernel stopped the process {before} as it is, and {after} with {threads}",
         )
     return [] if found is None else [found]
 
