@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import onnxruntime
 
-from ortlens._process import usable_cores
+from ortlens._process import fewer_cores
 from ortlens._versions import provider_libraries, registered_libraries
 from ortlens.errors import UsageError
 
@@ -421,8 +421,7 @@ def default_threads() -> int | None:
 
 def threads_of(options: onnxruntime.SessionOptions) -> int:
     """Return the threads of an operator: as set, else as ONNX Runtime chooses if that may be more than the usable cores, else 0."""
-    count: int = options.intra_op_num_threads
-    return count or (usable_cores() < (os.cpu_count() or 1) and default_threads()) or 0
+    return options.intra_op_num_threads or (fewer_cores() and default_threads()) or 0
 
 
 class Assignment(NamedTuple):

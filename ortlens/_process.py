@@ -39,6 +39,12 @@ def usable_cores() -> int:
     return affinity_cores() if quota is None else max(1, min(affinity_cores(), int(quota + _HALF)))
 
 
+def fewer_cores() -> int:
+    """Return the usable cores where they are fewer than the machine's, which ONNX Runtime counts; else 0, which leaves the number to it."""
+    cores = usable_cores()
+    return cores if cores < (os.cpu_count() or 1) else 0
+
+
 def affinity_cores() -> int:
     """Count the cores that this process may run on, of which a quota may leave it a part of the time."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import pathlib
 import sys
 import threading
@@ -24,14 +23,14 @@ import numpy as np
 import onnxruntime
 
 if __package__:
-    from ortlens._process import usable_cores
+    from ortlens._process import fewer_cores
     from ortlens.backend.basis.saved_graph import DamagedError, file_in, read_manifest
     from ortlens.backend.deploy.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
     from ortlens.backend.runtime.processor import exact_products
     from ortlens.errors import CaptureError, SessionError, UsageError
     from ortlens.model_file import read_model, refuse_unsafe
 else:  # beside a saved model, without ortlens
-    from _process import usable_cores  # type: ignore[import-not-found,no-redef]  # likewise
+    from _process import fewer_cores  # type: ignore[import-not-found,no-redef]  # likewise
     from model_file import read_model, refuse_unsafe  # type: ignore[import-not-found,no-redef]  # exists there only
     from processor import exact_products  # type: ignore[import-not-found,no-redef]  # likewise
     from saved_graph import DamagedError, file_in, read_manifest  # type: ignore[import-not-found,no-redef]  # likewise
@@ -57,6 +56,7 @@ else:  # beside a saved model, without ortlens
 
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
 _WORK = 1 << 20  # candidates that numpy tries before it is too hard to say whether arrays overlap
@@ -151,10 +151,7 @@ class LoadedFrozen:
         for entry in exact_products():
             options.add_session_config_entry(*entry)
         count = threads if threads is not None else manifest["threads"]
-        if count is None and usable_cores() < (os.cpu_count() or 1):  # ONNX Runtime counts those of the machine
-            count = usable_cores()
-        if count is not None:
-            options.intra_op_num_threads = int(count)
+        options.intra_op_num_threads = fewer_cores() if count is None else int(count)
         disabled = [str(name) for name in manifest["disabled_optimizers"]]
         try:
             return onnxruntime.InferenceSession(str(model), options, providers=providers, disabled_optimizers=disabled)

@@ -120,14 +120,14 @@ def try_fewer_threads(
 
 def fewer_threads(as_is: Callable[[], int], fewer: Callable[[], int], known: r.Finding | None, budget_ns: int) -> list[r.Finding]:
     """Time calls as they are and with a thread per usable core; return what replaces the estimate of the rule, if there is one."""
-    threads, stopped = counted(usable_cores(), "thread"), [(0, 0)]
+    threads, stopped = counted(usable_cores(), "thread"), list[tuple[int, int]]()
     if cpu_quota() is None:
         compared = compare(as_is, fewer, budget_ns)
     else:
         compared, stopped = compare_sustained(as_is, fewer)
     change = TimedChange(rule="too_many_threads", subject=SESSIONS, what=f"{threads} per session", remedy={})
     found = finding_of(change, compared, known)
-    if found is not None and any(times for times, _ in stopped):
+    if found is not None and stopped:
         before, after = (throttled_times(*each) for each in stopped)
         as_is_ns, fewer_ns = map(time_from_ns, (compared.base_ns, compared.other_ns))
         found = replace(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens import _ort, _torch
+from ortlens import _ort, _process, _torch
 from ortlens.backend.freeze import loader
 from ortlens.backend.runtime import session, threads
 from tests.threads import torch_threads
@@ -106,7 +106,7 @@ def test_a_graph_that_alternates_gives_the_same_with_threads_put_to_rest() -> No
 
 
 def test_what_we_choose_has_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (threads, _ort, loader):
+    for module in (threads, _process):
         monkeypatch.setattr(module, "usable_cores", lambda: 1)
     monkeypatch.setattr(_ort, "default_threads", lambda: 9)
     monkeypatch.setattr("os.cpu_count", lambda: 9)
