@@ -82,7 +82,8 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
     returned, updates = _outputs(steps)
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
-    one_thread = all(info.threads.count == 1 for info in sessions)
+    # With one core, it would say nothing about the model, which may be loaded where there are more.
+    one_thread = _process.usable_cores() > 1 and all(info.threads.count == 1 for info in sessions)
     on_cuda = [info.session.get_provider_options().get("CUDAExecutionProvider") for info in sessions]
     providers = list(dict.fromkeys(name for info in sessions for name in info.providers))
     return {
