@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import onnxruntime
 
+from ortlens._process import fewer_cores
 from ortlens._versions import provider_libraries, registered_libraries
 from ortlens.errors import UsageError
 
@@ -395,6 +396,32 @@ def config_entry(options: onnxruntime.SessionOptions, key: str) -> str:
 def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOptions | None:
     """Return the user's own options of a session, None if none are known; those that it returns itself have lost its custom operators."""
     return getattr(session, "_sess_options_initial", None)
+
+
+_EMPTY = bytes.fromhex("08083a251201675a0f0a0178120a0a08080112040a020801620f0a0178120a0a08080112040a02080142040a001012")
+"""A model without nodes, which returns its input."""
+_COUNT_IN_CHILD = f"""
+import os, onnxruntime
+before = len(os.listdir("/proc/self/task"))
+session = onnxruntime.InferenceSession({_EMPTY!r}, providers=["{CPU}"])
+print("\\n{_ANSWER}", 1 + len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@functools.cache
+def default_threads() -> int | None:
+    """Count the threads that ONNX Runtime gives an operator by itself, in another process; None where the system lists no threads.
+
+    In 1.31, it is one per physical core of the machine, whatever affinity and quota of the process are.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return int(_in_child(_COUNT_IN_CHILD, "", 30)[1].rpartition(f"\n{_ANSWER}")[2])
+    return None
+
+
+def threads_of(options: onnxruntime.SessionOptions) -> int:
+    """Return the threads of an operator: as set, else as ONNX Runtime chooses if that may be more than the usable cores, else 0."""
+    return options.intra_op_num_threads or (fewer_cores() and default_threads()) or 0
 
 
 class Assignment(NamedTuple):

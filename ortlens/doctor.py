@@ -8,13 +8,14 @@ import os
 import pathlib
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module, metadata, util
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens import _versions
-from ortlens._process import usable_cores
+from ortlens._process import affinity_cores, cpu_quota, usable_bytes, usable_cores
 from ortlens.errors import OrtLensError
+from ortlens.units import counted, size_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ def examine() -> tuple[Check, ...]:
     return (
         _python(),
         Check(name="platform", status="info", found=f"{platform.platform()}, {os.cpu_count()} processors"),
+        *_limits(),
         *_packages(),
         _distributions(),
         _backends(),
@@ -72,12 +74,19 @@ def examine() -> tuple[Check, ...]:
         ),
         *_cuda(),
         *_faults(),
-        _tried(
+        _threads(
             "torch threads",
-            lambda: f"{import_module('torch').get_num_threads()} of {usable_cores()} usable processors",
+            lambda: import_module("torch").get_num_threads(),
+            "set OMP_NUM_THREADS",
             "torch does not import: {error}",
             "pip install --force-reinstall torch",
-            status="info",
+        ),
+        _threads(
+            "ORT threads",
+            lambda: import_module("ortlens._ort").default_threads(),
+            "set intra_op_num_threads of SessionOptions",
+            "onnxruntime does not import: {error}",
+            install,
         ),
         *_features(),
     )
@@ -92,6 +101,24 @@ def _python() -> Check:
     found = f"{platform.python_version()} ({sys.executable})"
     advice = "ortlens needs Python 3.11 or later" * (sys.version_info[:2] < _MIN_PYTHON)
     return Check(name="python", status="error" if advice else "ok", found=found, advice=advice)
+
+
+def _limits() -> Iterator[Check]:
+    quota, memory = cpu_quota(), usable_bytes()
+    by_quota = "no quota" if quota is None else f"a quota of {quota:.3g}"
+    found = f"{usable_cores()} usable: affinity to {affinity_cores()}, {by_quota}"
+    yield Check(name="processors", status="info", found=found)
+    yield Check(name="memory", status="info", found="unknown" if memory is None else f"{size_from_bytes(memory)} usable")
+
+
+def _threads(name: str, count: Callable[[], int | None], fewer: str, failed: str, advice: str) -> Check:
+    """Check how many threads a library takes by itself: neither knows a quota."""
+    cores = usable_cores()
+    check = _tried(name, lambda: f"{count() or 'unknown'} for {counted(cores, 'usable processor')}", failed, advice, status="info")
+    number = check.found.partition(" ")[0]
+    if not number.isdecimal() or int(number) <= cores:
+        return check
+    return replace(check, status="warning", advice=f"{fewer} to {cores}; sessions that ortlens makes for PyTorch models have no more")
 
 
 def _packages() -> Iterator[Check]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens._process import usable_cores
 from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.backend.observed import providers_for
 from ortlens.errors import UsageError
@@ -67,7 +68,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
 def _exported(
     target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: OrtBackendOptions, folder: Path
 ) -> Callable[[], Any]:
-    """Make what one writes without ortlens: torch.onnx.export, and a session with default optimisations and torch's threads.
+    """Make what one writes without ortlens: torch.onnx.export, and a session with default optimisations and as many threads as ours have.
 
     It runs on the providers that the options name, or on the devices of their session options, which then are the session's.
     """
@@ -85,7 +86,7 @@ def _exported(
     program.save(path)
     providers = providers_for(tensors, options)
     settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = torch.get_num_threads()
+    settings.intra_op_num_threads = min(torch.get_num_threads(), usable_cores())
     session = onnxruntime.InferenceSession(path, settings if providers else options.ort_session_options, providers=providers)
     names = [item.name for item in session.get_inputs()]
     if len(names) != len(tensors):

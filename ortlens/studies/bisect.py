@@ -20,6 +20,7 @@ import torch
 
 from ortlens._ort import CPU
 from ortlens._os_errors import clear_os_errors
+from ortlens._process import usable_cores
 from ortlens._shell import progress
 from ortlens._versions import require, version_of
 from ortlens.analysis.answers.overview import figures_of
@@ -368,7 +369,7 @@ def _compare_captures(base: _SettingsSide, sides: Sequence[_SettingsSide]) -> No
 def _on(name: str, settings: Mapping[str, str], libraries: Mapping[str, str]) -> Settings:
     same = name_among(name, libraries)  # else one of them may have a provider of another name
     own = {} if name == CPU else libraries if same is None else {same: libraries[same]}
-    return Settings(provider=name, provider_options=settings, libraries=own, threads=torch.get_num_threads())
+    return Settings(provider=name, provider_options=settings, libraries=own, threads=min(torch.get_num_threads(), usable_cores()))
 
 
 def _with_base(values: Sequence[Any], base: Any) -> list[Any]:  # noqa: ANN401 - values of any axis

@@ -392,7 +392,9 @@ class Session:
         "empty where the C library does not tell.",
         unit="bytes",
     )
-    threads: int | None = optional("Threads that work on one operator; 0 leaves it to ONNX Runtime.")
+    threads: int | None = optional(
+        "Threads that work on one operator; 0: ONNX Runtime chooses, and takes no more than there are usable processors."
+    )
     spinning: bool | None = optional("Whether they wait actively while a run goes on; empty when not recorded.")
     threads_reason: str = column("Why so many threads, and why they spin or not.", default="")
     calls: int = column("How often it ran.", default=0, brief=4)
@@ -810,7 +812,10 @@ class Figures:
     )
     rank: int | None = optional("Rank of the process in a distributed job.")
     cpu_count: int | None = optional("Processors of the machine.")
-    cpu_usable: int | None = optional("Processors that the process may use.")
+    cpu_usable: int | None = optional("Processors that the process may use, by its affinity and quota.")
+    cpu_quota: float | None = optional("How many processors' time its control groups allow the process; empty without a quota.")
+    throttled: int | None = optional("How often the kernel stopped it while it was recorded, as that quota was used up.")
+    throttled_ns: int | None = optional("What all its processors lost by that.", unit="ns")
     cpu_bfloat16: bool | None = optional("Whether the processor has instructions for bfloat16.")
     torch_threads: int | None = optional("Threads of PyTorch.")
     option_upcast: tuple[str, ...] = column("Element types that are computed in float32, by the option `upcast`.", default=())

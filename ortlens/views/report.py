@@ -47,6 +47,7 @@ _WORDS = {
     "machine": "processor type",
     "cpu_count": "processors",
     "cpu_usable": "usable processors",
+    "cpu_quota": "processors by quota",
     "torch_threads": "torch threads",
     "ledger_calls": "calls averaged in the ledger",
     "explain_calls": "calls that explain made, compiled",

@@ -48,7 +48,7 @@ def test_threads_of_the_users_options_are_findings_and_fewer_are_measured(monkey
     found = findings(lens)
     assert found["too_many_threads"].subject == "sessions"
     assert (found["too_many_threads"].measured, found["too_many_threads"].gain_ns) == (True, 500)
-    assert f"giving each session {options.intra_op_num_threads - 2} thread" in found["too_many_threads"].evidence
+    assert f"{options.intra_op_num_threads - 2} thread" in found["too_many_threads"].evidence
     assert options.intra_op_num_threads > 2
     with torch.no_grad():
         torch.testing.assert_close(lens.call_target((x,), {}), target(x))

@@ -2,13 +2,18 @@
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from ortlens import Lens
+from ortlens import Lens, _ort
 from tests.threads import in_threads
 
 # Measures calls from threads that must interleave.
@@ -97,3 +102,30 @@ def test_captures_can_be_taken_while_threads_call() -> None:
     in_threads(torch.no_grad()(work), THREADS)
     assert seen == sorted(seen)
     assert lens.sessions.calls.tolist() == [(THREADS - 1) * CALLS + 1]
+
+
+HALF_A_CORE = """
+import json, sys, onnxruntime, torch, ortlens; open(sys.argv[1] + "/cgroup.procs", "w").write("0")
+model, x, path = torch.nn.Linear(2048, 2048).requires_grad_(False), torch.rand(64, 2048), sys.argv[2]
+compiled, _ = ortlens.explain(model)(x).captured(), torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
+watched = ortlens.watch(onnxruntime.InferenceSession(path)); watched.profile(x.numpy(), repeat=1)
+found = [[*each.settings, each.measured] for lens in (ortlens.explain(path)(), watched) for each in lens.captured().findings]
+print(json.dumps([[one.threads for one in compiled.sessions], compiled.figures.cpu_quota, found]))
+"""
+
+
+@pytest.mark.slow
+def test_in_half_a_core_our_sessions_have_a_thread_and_the_default_pool_is_named(tmp_path: Path) -> None:
+    v1, name = Path("/sys/fs/cgroup/cpu"), f"ortlens-test-{os.getpid()}"
+    group, limit, text = (v1 / name, "cpu.cfs_quota_us", "50000") if v1.is_dir() else (v1.parent / name, "cpu.max", "50000 100000")
+    try:
+        group.mkdir()
+        (group / limit).write_text(text)
+        ran = subprocess.run([sys.executable, "-c", HALF_A_CORE, group, tmp_path / "m.onnx"], capture_output=True, text=True, check=True)
+    except OSError:
+        pytest.skip("no control group can be made here")
+    finally:
+        if group.is_dir():
+            group.rmdir()
+    ours, quota, rows = json.loads(ran.stdout.splitlines()[-1])
+    assert (set(ours), quota, rows) == ({1}, 0.5, [["options.intra_op_num_threads = 1", True]] * 2 * ((_ort.default_threads() or 0) > 1))

@@ -18,7 +18,7 @@ def test_the_test_environment_can_do_the_main_job() -> None:
     checks = doctor.examine()
     assert doctor.is_ready(checks)
     assert len({check.name for check in checks}) == len(checks)
-    assert {"python", "platform", *_versions.SUPPORTED, "numpy", "pandas", "backends", "ORT providers", "torch threads"} <= {
+    assert {"python", "platform", *_versions.SUPPORTED, "numpy", "pandas", "backends", "ORT providers", "torch threads", "ORT threads"} <= {
         c.name for c in checks
     }
     assert "CPUExecutionProvider" in _check("ORT providers").found
@@ -181,3 +181,7 @@ def test_features_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.Monk
     assert (drawings.name, drawings.status, drawings.found) == ("drawings", "warning", "missing: no-such-package, nor-this-one")
     assert drawings.advice == "pip install no-such-package nor-this-one"
     assert (figures.name, figures.status, figures.found) == ("figures", "ok", "numpy")
+
+
+def test_more_threads_than_usable_cores_are_a_warning() -> None:
+    assert [doctor._threads("t", lambda count=count: count, "set n", "", "").status for count in (1, 9999)] == ["info", "warning"]  # type: ignore[misc]

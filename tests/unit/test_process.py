@@ -105,3 +105,25 @@ def test_the_last_of_several_threads_switches_it_on() -> None:
     leave.set()
     thread.join()
     assert gc.isenabled()
+
+
+V1, QUOTA, PERIOD = "4:cpu,cpuacct:/a/b\n3:memory:/a/b\n0::/\n", "cpu.cfs_quota_us", "cpu.cfs_period_us=100000"
+STATS = "cpu.stat=nr_throttled 2|a/cpu.stat=nr_throttled 3\nthrottled_usec 5"
+TREES = [  # what the process is in, its groups as `path=text`, and its quota, cores of 3, bytes of 10,000 and throttling
+    ("0::/a/b", f"a/b/cpu.max=300000 100000|a/cpu.max=250000 100000|cpu.max=max 1|{STATS}|a/memory.max=9", (2.5, 3, 9, (5, 5000))),
+    (V1, f"cpu/a/b/{QUOTA}=-1|cpu/a/b/{PERIOD}|cpu/a/{QUOTA}=50000|cpu/a/{PERIOD}|cpu/cpu.stat=throttled_time 9", (0.5, 1, 10000, (0, 9))),
+    (V1, f"cpu,cpuacct/a/{QUOTA}=150000|cpu,cpuacct/a/{PERIOD}|memory/a/b/memory.limit_in_bytes=7", (1.5, 2, 7, (0, 0))),
+    ("4:cpu:/docker/ab", f"cpu/{QUOTA}=400000|cpu/{PERIOD}", (4.0, 3, 10000, (0, 0))),
+    ("0::/../other", "cpu.max=125000 100000|../other/cpu.max=1 100000", (1.25, 1, 10000, (0, 0))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "files", "expected"), TREES)
+def test_the_least_of_all_groups_wins(lines: str, files: str, expected: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in [("proc/self/cgroup", lines), *(f"sys/fs/cgroup/{each}".split("=") for each in files.split("|"))]:
+        (tmp_path / name).resolve().parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).resolve().write_text(text)
+    monkeypatch.setattr(_process, "_ROOT", tmp_path)
+    monkeypatch.setattr(_process, "affinity_cores", lambda: 3)
+    monkeypatch.setattr("os.sysconf", lambda _: 100)
+    assert (_process.cpu_quota(), usable_cores(), _process.usable_bytes(), _process.throttling()) == expected

@@ -43,7 +43,7 @@ Happened: TypeAlias = Literal["added", "removed", "moved", "changed"]
 Effect: TypeAlias = Literal["worse", "better", "neutral"]
 
 _NUMBER = re.compile(r"\d+")
-_MACHINE = ("platform", "machine", "cpu_count", "cpu_usable", "cpu_bfloat16")
+_MACHINE = ("platform", "machine", "cpu_count", "cpu_usable", "cpu_quota", "cpu_bfloat16")
 _SETTINGS = ("torch_threads", "dry_run", "planned_for")
 
 

@@ -211,18 +211,29 @@ def unpacked_weights(capture: Capture) -> Iterator[Problem]:
     hazard="A thread that waits for a core delays the whole operator, and a spinning thread takes the core from one with work.",
 )
 def too_many_threads(capture: Capture) -> Iterator[Problem]:
-    """Report sessions that ask for more threads than there are cores."""
-    cores = usable_cores(capture)
+    """Report sessions with more threads than there are cores."""
+    cores, figures = usable_cores(capture), capture.figures
     crowded = [session for session in capture.sessions if cores and (session.threads or 0) > cores]
     if crowded and cores:
-        most = max(session.threads or 0 for session in crowded)
+        most, quota = max(session.threads or 0 for session in crowded), figures.cpu_quota
+        limit = counted(cores, "core") + ("" if quota is None else f" (quota {quota:.3g})")
+        if figures.throttled:
+            stopped = throttled_times(figures.throttled, figures.throttled_ns or 0)
+            limit += f"; since recording began, the kernel stopped it {stopped}"
+        line, is_file = f"options.intra_op_num_threads = {cores}", is_onnx_model(capture)
+        how = "that the session is made with" if is_file else "passed as ort_session_options"
         yield too_many_threads.problem(
             subject=SESSIONS,
-            title=f"{counted(len(crowded), 'session')} with up to {most} threads on {cores} cores",
-            evidence=f"{_ids(crowded)}: {crowded[0].threads_reason or 'reason not recorded'}; the process may use {cores} cores",
-            mitigation=f"{'Set' if is_onnx_model(capture) else f'torch.set_num_threads({cores}), or'} intra_op_num_threads={cores} in "
-            "ort_session_options.",
+            title=f"{counted(len(crowded), 'session')} with up to {most} threads on {counted(cores, 'core')}",
+            evidence=f"{_ids(crowded)}: {crowded[0].threads_reason or 'reason not recorded'}; the process may use {limit}",
+            mitigation=f"Set {line} in the onnxruntime.SessionOptions {how}.",
+            settings=(line,) if is_file else (),  # `tune` tries no object of ONNX Runtime by a line
         )
+
+
+def throttled_times(times: int, ns: int) -> str:
+    """Write how often a quota was used up, and what all cores lost by that."""
+    return f"{counted(times, 'time')} (cores lost {time_from_ns(ns)})"
 
 
 def _ids(sessions: list[Session], limit: int = 6) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ortlens import _torch
+from ortlens._process import throttling
 from ortlens.analysis.speed import AbTiming
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _FEWEST, _MOST = 7, 200
 _FEWEST_BRIEFLY = 3
 _OF_CALLS, _CALLS_NS = (5, 20), 200_000_000
 _TOO_LONG = 5  # times the limit that a pair must take to be the only one
+_PERIOD_S, _SUSTAINED_NS, _SUSTAINED_ROUNDS = 0.1, 500_000_000, 3
 _ROUND_NS, _MOST_CALLS = 1_000_000, 200
 
 
@@ -123,6 +125,35 @@ def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -
     return _compared(base, other, _FEWEST, _MOST, time.perf_counter_ns() + budget_ns)
 
 
+def compare_sustained(base: Callable[[], object], other: Callable[[], object]) -> tuple[AbTiming, list[tuple[int, int]]]:
+    """Time two ways, each for half a second in a turn, where a quota may stop them; return also how often it did, with the ns lost.
+
+    The kernel stops threads for what their group has used of a period of 0.1 s. In shorter turns, a way would pay for the other.
+    """
+    deadline = time.perf_counter_ns() + 2 * _SUSTAINED_ROUNDS * _SUSTAINED_NS
+    turns = take_turns((_sustained(base), _sustained(other)), fewest=1, most=_SUSTAINED_ROUNDS, is_over=lambda: _is_past(deadline))
+    stopped = [(sum(times for _, times, _ in way), sum(lost for *_, lost in way)) for way in turns]
+    return AbTiming(*(tuple(ns for ns, *_ in way) for way in turns)), stopped
+
+
+def _is_past(deadline: int) -> bool:
+    return time.perf_counter_ns() >= deadline
+
+
+def _sustained(run: Callable[[], object]) -> Callable[[], tuple[int, int, int]]:
+    def turn() -> tuple[int, int, int]:
+        run()
+        time.sleep(_PERIOD_S)  # what was used up before is over
+        (times, lost), calls, started = throttling(), 0, time.perf_counter_ns()
+        while not calls or not _is_past(started + _SUSTAINED_NS):
+            run()
+            calls += 1
+        elapsed, (times_after, lost_after) = time.perf_counter_ns() - started, throttling()
+        return elapsed // calls, times_after - times, lost_after - lost
+
+    return turn
+
+
 def compare_calls(
     base: Callable[[], object], other: Callable[[], object], wait: Callable[[], None], around: Callable[[], AbstractContextManager[None]]
 ) -> AbTiming:
@@ -147,4 +178,4 @@ def compare_briefly(base: Callable[[], int], other: Callable[[], int], budget_ns
 
 
 def _compared(base: Callable[[], int], other: Callable[[], int], fewest: int, most: int, deadline: int) -> AbTiming:
-    return AbTiming(*take_turns((base, other), fewest=fewest, most=most, is_over=lambda: time.perf_counter_ns() >= deadline))
+    return AbTiming(*take_turns((base, other), fewest=fewest, most=most, is_over=lambda: _is_past(deadline)))

@@ -13,7 +13,7 @@ import onnx
 import torch
 from torch.export.graph_signature import ConstantArgument, TensorArgument
 
-from ortlens import model_file
+from ortlens import _process, model_file
 from ortlens._files import whole_folder
 from ortlens.backend.basis import saved_graph
 from ortlens.backend.deploy import signature
@@ -63,7 +63,7 @@ def _fill(frozen: Frozen, folder: pathlib.Path) -> None:
     """Write the model, the state, the loader, and last the manifest, which has the hashes."""
     manifest = _written(frozen, folder)
     names = sorted(path.name for path in folder.iterdir())
-    for module in (loader, signature, model_file, processor, saved_graph):
+    for module in (loader, signature, model_file, processor, saved_graph, _process):
         shutil.copy(str(module.__file__), folder)
     saved_graph.write_manifest(folder, manifest, names)
 
@@ -82,7 +82,8 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
     returned, updates = _outputs(steps)
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
-    one_thread = all(info.threads.count == 1 for info in sessions)
+    # With one core, it would say nothing about the model, which may be loaded where there are more.
+    one_thread = _process.usable_cores() > 1 and all(info.threads.count == 1 for info in sessions)
     on_cuda = [info.session.get_provider_options().get("CUDAExecutionProvider") for info in sessions]
     providers = list(dict.fromkeys(name for info in sessions for name in info.providers))
     return {

@@ -23,12 +23,14 @@ import numpy as np
 import onnxruntime
 
 if __package__:
+    from ortlens._process import fewer_cores
     from ortlens.backend.basis.saved_graph import DamagedError, file_in, read_manifest
     from ortlens.backend.deploy.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
     from ortlens.backend.runtime.processor import exact_products
     from ortlens.errors import CaptureError, SessionError, UsageError
     from ortlens.model_file import read_model, refuse_unsafe
 else:  # beside a saved model, without ortlens
+    from _process import fewer_cores  # type: ignore[import-not-found,no-redef]  # likewise
     from model_file import read_model, refuse_unsafe  # type: ignore[import-not-found,no-redef]  # exists there only
     from processor import exact_products  # type: ignore[import-not-found,no-redef]  # likewise
     from saved_graph import DamagedError, file_in, read_manifest  # type: ignore[import-not-found,no-redef]  # likewise
@@ -70,7 +72,8 @@ def load_frozen(folder: str | os.PathLike[str], *, providers: Sequence[Any] | No
         providers: Execution providers, as for `onnxruntime.InferenceSession`; None: those that the callable was frozen with, as far as the
             installed ONNX Runtime has them, and the CPU's. CUDA computes float32 in TF32 only if it did so when the callable was frozen,
             unless the options given here set `use_tf32`.
-        threads: Threads of an operator; None: one for a small model, else as many as ONNX Runtime chooses.
+        threads: Threads of an operator; None: one for a small model, else as many as ONNX Runtime chooses, and no
+            more than the process has cores, by its affinity and quota.
 
     Returns:
         A callable with the arguments of the frozen callable: numpy arrays, torch tensors or OrtValues in and out, on the device of the
@@ -148,8 +151,7 @@ class LoadedFrozen:
         for entry in exact_products():
             options.add_session_config_entry(*entry)
         count = threads if threads is not None else manifest["threads"]
-        if count is not None:
-            options.intra_op_num_threads = int(count)
+        options.intra_op_num_threads = fewer_cores() if count is None else int(count)
         disabled = [str(name) for name in manifest["disabled_optimizers"]]
         try:
             return onnxruntime.InferenceSession(str(model), options, providers=providers, disabled_optimizers=disabled)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _ort, _torch
+from ortlens._process import usable_cores
 from ortlens.backend.basis import provenance
 from ortlens.backend.operators.facts import Call
 from ortlens.backend.partitioning import kernel_times
@@ -36,7 +37,7 @@ _LARGE = 200_000_000
 class ThreadChoice:
     """The threads of a session."""
 
-    count: int  # threads that work on one operator; 0 if the user's `SessionOptions` leave the number to ONNX Runtime
+    count: int  # threads that work on one operator; 0 if the user's `SessionOptions` leave it to ONNX Runtime, which takes no more than fit
     spinning: bool  # whether they wait actively during a run
     reason: str  # why, in words
     # Whether PyTorch's threads are ended before each run, because they would keep spinning on the cores of the session.
@@ -59,9 +60,11 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
 
     `work` comes from `work_of`; `alternates` says that PyTorch computes something before or after the partition in every call.
     """
-    count = torch.get_num_threads()
+    count, why = torch.get_num_threads(), "as many as PyTorch uses"
+    if usable_cores() < count:  # PyTorch knows no quota
+        count, why = usable_cores(), "as many as the process has cores"
     if count == 1:
-        return ThreadChoice(count=1, spinning=False, reason="1, as many as PyTorch uses")
+        return ThreadChoice(count=1, spinning=False, reason=f"1, {why}")
     if work is not None and work < _SMALL:
         return ThreadChoice(count=1, spinning=False, reason=f"1: {work:,} operations finish before a second thread wakes")
     if alternates:
@@ -69,13 +72,11 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
         return ThreadChoice(
             count=count,
             spinning=False,
-            reason=f"{count}, as many as PyTorch uses; they sleep while waiting, because PyTorch computes too"
+            reason=f"{count}, {why}; they sleep while waiting, because PyTorch computes too"
             + ("; PyTorch's threads are ended before each run, because they would spin" if rests else ""),
             rests_torch=rests,
         )
-    return ThreadChoice(
-        count=count, spinning=True, reason=f"{count}, as many as PyTorch uses; they spin during a run, because the whole graph runs here"
-    )
+    return ThreadChoice(count=count, spinning=True, reason=f"{count}, {why}; they spin during a run, because the whole graph runs here")
 
 
 def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
@@ -97,4 +98,5 @@ def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
 def of_the_user(options: onnxruntime.SessionOptions) -> ThreadChoice:
     """Read the threads from the user's own options."""
     spinning = _ort.config_entry(options, "session.intra_op.allow_spinning") != "0"
-    return ThreadChoice(count=options.intra_op_num_threads, spinning=spinning, reason="set by ort_session_options")
+    reason = "set by ort_session_options" if options.intra_op_num_threads else "ONNX Runtime's default, as ort_session_options set none"
+    return ThreadChoice(count=_ort.threads_of(options), spinning=spinning, reason=reason)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from ortlens import _torch
-from ortlens._process import usable_cores
+from ortlens._process import cpu_quota, usable_cores
 from ortlens.analysis.problems.calls import UNGUARDED_STEPS
 from ortlens.analysis.problems.catalogue import remedy
-from ortlens.analysis.problems.sessions import SESSIONS
+from ortlens.analysis.problems.sessions import SESSIONS, throttled_times
 from ortlens.analysis.problems.stream import RULES
-from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, waiting_for
+from ortlens.backend.basis.ab_timing import clocked, compare, compare_briefly, compare_sustained, waiting_for
 from ortlens.backend.observed import ObservedGraph, ObservedPartition, in_all, uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -112,18 +112,30 @@ def try_fewer_threads(
     with lens_guard(recorder, "probing fewer threads"), uncounted_eager(recorder):
         others: dict[ObservedPartition, PartitionRun] = {}
         for each in crowded:
-            fewer_threads = replace(each.subject.latest.threads, count=cores)
-            others[each.subject] = each.subject.variant(each.values, threads=fewer_threads).run
+            fewer = replace(each.subject.latest.threads, count=cores)
+            others[each.subject] = each.subject.variant(each.values, threads=fewer).run
         once = clocked(call, waiting_for([each.values for each in ran]))
-        fewer = TimedChange(
-            rule="too_many_threads",
-            subject=SESSIONS,
-            what=f"giving each session {counted(cores, 'thread')}",
-            remedy=remedy(f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options."),
+        recorder.add(*fewer_threads(_intercepted(once, seen, {}), _intercepted(once, seen, others), known, budget_ns))
+
+
+def fewer_threads(as_is: Callable[[], int], fewer: Callable[[], int], known: r.Finding | None, budget_ns: int) -> list[r.Finding]:
+    """Time calls as they are and with a thread per usable core; return what replaces the estimate of the rule, if there is one."""
+    threads, stopped = counted(usable_cores(), "thread"), list[tuple[int, int]]()
+    if cpu_quota() is None:
+        compared = compare(as_is, fewer, budget_ns)
+    else:
+        compared, stopped = compare_sustained(as_is, fewer)
+    change = TimedChange(rule="too_many_threads", subject=SESSIONS, what=f"{threads} per session", remedy={})
+    found = finding_of(change, compared, known)
+    if found is not None and stopped:
+        before, after = (throttled_times(*each) for each in stopped)
+        as_is_ns, fewer_ns = map(time_from_ns, (compared.base_ns, compared.other_ns))
+        found = replace(
+            found,
+            title=f"{found.title}: {as_is_ns} per call under load, {fewer_ns} with {threads}",
+            evidence=f"{found.evidence}, in which the kernel stopped the process {before} as it is, and {after} with {threads}",
         )
-        made = finding_of(fewer, compare(_intercepted(once, seen, {}), _intercepted(once, seen, others), budget_ns), known)
-        if made is not None:
-            recorder.add(made)
+    return [] if found is None else [found]
 
 
 def _intercepted(
@@ -140,14 +152,15 @@ def _intercepted(
 
 
 def finding_of(change: TimedChange, compared: AbTiming, known: r.Finding | None) -> r.Finding | None:
-    """Make the finding of a change that makes calls faster, in place of the estimate of a rule, `known`; None of one that does not."""
-    if not compared.is_faster:
+    """Make the finding of a change that makes calls faster, in place of the estimate of a rule, `known`, which else is information."""
+    if known is None and not compared.is_faster:
         return None
     before, gain = compared.base_ns, compared.base_ns - compared.other_ns
     times = f"{time_from_ns(before)} as it is, {time_from_ns(compared.other_ns)} with {change.what}"
     evidence = f"measured: {times} (medians of {counted(compared.rounds, 'round')} in turns)"
     if known is not None:
-        return replace(known, evidence=f"{known.evidence}; {evidence}", **change.remedy, gain_ns=gain, measured=True)
+        known = replace(known, evidence=f"{known.evidence}; {evidence}", measured=True, gain_ns=None)
+        return replace(known, gain_ns=gain, **change.remedy) if compared.is_faster else replace(known, severity="info")
     return r.Finding(
         rule=change.rule,
         subject=change.subject,

@@ -23,7 +23,7 @@ import numpy as np
 import onnxruntime
 
 from ortlens import _versions
-from ortlens._process import usable_cores
+from ortlens._process import cpu_quota, throttling, usable_cores
 from ortlens.analysis.index import grouped
 from ortlens.analysis.roofline import CPU, is_worth_comparing
 from ortlens.trace import records as r
@@ -53,7 +53,7 @@ def machine_facts() -> dict[str, str]:
 
 def machine_figures() -> dict[str, Any]:
     """Collect the figures of the machine that are known without torch, by their names in `Figures`."""
-    return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "peaks": known_peaks()}
+    return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "cpu_quota": cpu_quota(), "peaks": known_peaks()}
 
 
 def rank_of_process() -> int | None:
@@ -107,6 +107,7 @@ class LensRecorder(Recorder):
         self.facts: dict[str, str] = {}  # what the lens adds to the environment, such as chosen options
         self._lens = weakref.ref(lens)
         self._figures_of_machine = figures
+        self._throttling = throttling()
         if journal is not None:
             self.journal = Journal(journal, self._head, self)
             weakref.finalize(lens, self.journal.close)  # also when the interpreter exits
@@ -120,6 +121,9 @@ class LensRecorder(Recorder):
         with lens_guard(self, "reading the environment"):
             facts = machine_facts()
             self.note(**self._figures_of_machine())
+            if self.figures.cpu_quota is not None:
+                times, ns = (now - before for now, before in zip(throttling(), self._throttling, strict=True))
+                self.note(throttled=times, throttled_ns=ns)
         return {"name": lens.name, "backend": self.backend, "environment": {**facts, **self.facts}}
 
     def captured(self) -> r.Capture:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _STABLE_NS = 1_000_000_000  # calls for about a second, as for other targets
 _MAX_CALLS = 200
+_MOST_COPIED = 1 << 30  # bytes of a session that a second one may take once more
 
 
 def explain_model(  # noqa: PLR0913 - those of `explain`
@@ -76,6 +77,8 @@ def explain_model(  # noqa: PLR0913 - those of `explain`
             lens.called(used, outputs)
         if calls != 1:
             lens.result = _repeated(session, inputs, feeds or [used], log, calls) or outputs
+            if calls is None and (held or 0) <= _MOST_COPIED:
+                lens.try_fewer_threads(used)
         if keep_values:
             lens.keep_values()
         return lens

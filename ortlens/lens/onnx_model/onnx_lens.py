@@ -16,7 +16,9 @@ import numpy as np
 
 from ortlens import _ort
 from ortlens._os_errors import with_clear_os_errors
+from ortlens._process import replaced, usable_cores
 from ortlens._shell import progress
+from ortlens.analysis.problems.sessions import too_many_threads
 from ortlens.backend.basis import placements
 from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import OrtLensError, SessionError, UsageError
@@ -31,6 +33,7 @@ from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.forecast import record_forecast
 from ortlens.lens.profiling.kernel_records import ProfiledSession, ProfilerTwin, record_profile, with_profiler, without_weights
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_guard
 from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from ortlens.trace.runlog import RunLog
 
 SESSION = "s0"  # id of the session
+_TRIAL_NS = 500_000_000
 _GROUP = 128  # values inside that one run returns
 
 
@@ -190,6 +194,7 @@ class OnnxLens(CaptureView):
         """Measure where the time inside ONNX Runtime goes, kernel by kernel, as `Lens.profile` does.
 
         Of a session that takes 1 s to create, it also tries what shortens that, in the time that is left: the finding `slow_start`.
+        A session with more threads than the process has cores is timed with fewer: the finding `too_many_threads`.
 
         Args:
             *args: Inputs in order; without any, those of the latest call.
@@ -210,7 +215,9 @@ class OnnxLens(CaptureView):
 
         session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)
-        self._profile(session, self._feed(args, kwargs), repeats)
+        feed = self._feed(args, kwargs)
+        self._profile(session, feed, repeats)
+        self.try_fewer_threads(feed)
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
             self._messages.time_starts([self._request()], try_s=repeats.budget.left_s())
@@ -251,6 +258,21 @@ class OnnxLens(CaptureView):
                     f"profiling {self._source.name} failed: {said}. It writes files into {folder.parent}, which needs room"
                 ) from error
         placements.record_kernels(self._recorder, graph_records.PARTITION, self._wanted(session)[0], self._structure)
+
+    def try_fewer_threads(self, feed: Feed) -> None:
+        """Time a session with as many threads as there are cores, where this one has more: the finding with what that saves."""
+        known = next(too_many_threads.check(self._recorder.captured()), None)
+        if known is None or self.session is None or self._source.loadable is None:
+            return
+        from ortlens.backend.basis.ab_timing import clocked  # it loads torch
+        from ortlens.lens.measuring.probes import fewer_threads  # likewise
+
+        with lens_guard(self._recorder, "trying fewer threads"):
+            inputs, options = inputs_from_session(self.session), self._choice.made_options()
+            with replaced(options, "intra_op_num_threads", usable_cores()):
+                other = new_session(self._source, self._choice, options)
+            as_is, fewer = (clocked(runner_of(session, inputs, feed)) for session in (self.session, other))
+            self._recorder.replace_findings((known.rule,), fewer_threads(as_is, fewer, known.record(), _TRIAL_NS))
 
     def _wanted(self, session: onnxruntime.InferenceSession) -> list[str]:
         """List the providers that were asked for, by name or by their devices, in order."""

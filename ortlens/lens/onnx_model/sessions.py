@@ -142,11 +142,11 @@ def _unknown_operators(structure: onnx.ModelProto) -> list[str]:
 
 
 def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int, bool, str]:
-    """Return the threads that work on one operator (0: ONNX Runtime chooses), whether they spin, and why."""
+    """Return the threads that work on one operator (0: ONNX Runtime chooses, no more than fit), whether they spin, and why."""
     spinning = _ort.config_entry(options, "session.intra_op.allow_spinning") != "0"
-    count = options.intra_op_num_threads
-    reason = "set by the session's options" if given and count else "ONNX Runtime's default: one per physical core"
-    return count, spinning, reason
+    is_set = given and options.intra_op_num_threads
+    reason = "set by the session's options" if is_set else "ONNX Runtime's default: one per physical core"
+    return _ort.threads_of(options), spinning, reason
 
 
 def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:

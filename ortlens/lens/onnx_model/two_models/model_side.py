@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 
 from ortlens._ort import CPU
+from ortlens._process import fewer_cores
 from ortlens.backend.basis.node_provenance import captured, part_of, used_nodes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.sessions import plain
@@ -155,7 +156,7 @@ class ModelSide:
         path = self._path.with_name(f"part-{self._path.name}")
         path.write_bytes(model.SerializeToString())
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
+        options.log_severity_level, options.intra_op_num_threads = 4, fewer_cores()
         if not rewrites:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.add_session_config_entry("session.disable_prepacking", "1")

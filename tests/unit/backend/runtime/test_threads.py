@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import ortlens
-from ortlens import _torch
+from ortlens import _ort, _process, _torch
+from ortlens.backend.freeze import loader
 from ortlens.backend.runtime import session, threads
 from tests.threads import torch_threads
 from tests.unit.backend.graphs import traced
@@ -102,3 +103,14 @@ def test_a_graph_that_alternates_gives_the_same_with_threads_put_to_rest() -> No
     assert not lens.sessions.spinning.any()
     resting = ["are ended before each run" in reason for reason in lens.sessions.threads_reason]
     assert any(resting) == (_torch.openmp_pause() is not None)
+
+
+def test_what_we_choose_has_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (threads, _process):
+        monkeypatch.setattr(module, "usable_cores", lambda: 1)
+    monkeypatch.setattr(_ort, "default_threads", lambda: 9)
+    monkeypatch.setattr("os.cpu_count", lambda: 9)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda _, options, **_more: options)
+    frozen = loader.LoadedFrozen._session(pathlib.Path(), {"threads": None, "disabled_optimizers": ()}, (), None).intra_op_num_threads
+    given = threads.of_the_user(onnxruntime.SessionOptions()).count
+    assert (threads.choose(None, alternates=False).count, frozen, given) == (1, 1, 9)

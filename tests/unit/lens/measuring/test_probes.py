@@ -24,8 +24,10 @@ def test_a_gain_is_told_with_what_was_known() -> None:
 
 
 @pytest.mark.parametrize("after", [1000, 1100])
-def test_what_gains_nothing_is_no_finding(after: int) -> None:
-    assert finding_of(CHANGE, turns(1000, after), KNOWN) is None
+def test_what_gains_nothing_is_information_at_most(after: int) -> None:
+    assert finding_of(CHANGE, turns(1000, after), None) is None
+    finding = finding_of(CHANGE, turns(1000, after), KNOWN) or KNOWN
+    assert (finding.severity, finding.measured, finding.gain_ns) == ("info", True, None)
 
 
 @pytest.mark.parametrize(("gain", "severity"), [(99, "info"), (100, "warning")])
