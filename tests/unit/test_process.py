@@ -1,18 +1,18 @@
 """What has the cores is told from what the system counts, and the last of several threads lets the garbage collector run again."""
 
 import gc
+import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ortlens import _process
-from ortlens._process import CoreWatch, gc_paused, usable_cores
-
-HZ = 100
+from ortlens._process import CoreWatch, gc_paused, is_running, resident_bytes, usable_cores
 
 
 @pytest.mark.timed
@@ -34,39 +34,56 @@ def test_other_processes_are_told_from_this_one() -> None:
     assert shares[1] < 0.25
 
 
-@pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with these counters, and a clock that stands still."""
-    monkeypatch.setattr(_process, "_STAT", tmp_path / "stat")
-    monkeypatch.setattr("os.sysconf", lambda _: HZ)
-    monkeypatch.setattr("time.process_time", lambda: 0.0)
-    return tmp_path / "stat"
-
-
-def shares(counted: Path, before: str, after: str, passed: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float] | None:
-    monkeypatch.setattr("time.perf_counter", lambda: 1.0)
-    counted.write_text(before)
-    watch = CoreWatch()
-    monkeypatch.setattr("time.perf_counter", lambda: 1.0 + passed)
-    counted.write_text(after)
-    return watch.shares()
-
-
-def test_time_that_the_host_took_counts_as_used(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = "cpu 100 0 0 50 0 0 0 0 0 0\ncpu0 1 2 3\n", "cpu 200 10 10 140 10 5 5 70 70 0\ncpu0 1 2 3\n"
-    assert shares(counted, before, after, 1.0, monkeypatch) == pytest.approx((2.0, 1.0))
-
-
 @pytest.mark.parametrize(
-    ("text", "passed"), [("cpu 1 2 3 4 5 6 7 8\n", 0.05), ("", 1.0), ("cpu a b\n", 1.0), ("intr 1 2 3 4 5 6 7 8\n", 1.0)]
+    ("counted", "used", "idle"),
+    [
+        (
+            {"user": 1, "nice": 0.1, "system": 0.1, "idle": 0.8, "iowait": 0.2, "irq": 0.1, "softirq": 0.1, "steal": 0.7, "guest": 1},
+            2.1,
+            1.0,
+        ),
+        ({"user": 1, "nice": 0.5, "system": 0.5, "idle": 2}, 2.0, 2.0),  # macOS
+        ({"user": 1, "system": 0.5, "idle": 2.5, "interrupt": 0.1, "dpc": 0.2}, 1.5, 2.5),  # Windows, whose `system` holds the last two
+    ],
 )
-def test_what_is_not_counted_or_too_short_is_not_known(text: str, passed: float, counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shares(counted, text, text, passed, monkeypatch) is None
+def test_time_that_the_host_took_counts_as_used(
+    counted: dict[str, float], used: float, idle: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("psutil.cpu_times", lambda: SimpleNamespace(**{name: now * seconds for name, seconds in counted.items()}))
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    watch = CoreWatch()
+    now = 0.05
+    assert watch.shares() is None, "too short"
+    now = 2.0
+    assert watch.shares() == pytest.approx((used, idle))
 
 
-def test_a_system_that_does_not_count_is_no_failure(counted: Path) -> None:
-    assert not counted.exists()
+@pytest.mark.parametrize("text", [None, "", "cpu a b\n"])
+def test_a_system_that_does_not_count_is_no_failure(text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    if text is not None:
+        (tmp_path / "stat").write_text(text)
     assert CoreWatch().shares() is None
+
+
+def test_a_process_is_asked_about_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, signal 0 is CTRL_C_EVENT."""
+    monkeypatch.setattr(os, "kill", None)
+    assert is_running(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        deadline = time.monotonic() + 60
+        while is_running(child.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not is_running(child.pid), "it waits to be reaped"
+    assert not is_running(-1)
+    assert resident_bytes(-1) is None
+
+
+def test_a_system_whose_libraries_need_names_does_not_report_its_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: "/" in name)  # as on Windows
+    assert _process._mallinfo2.__wrapped__() is None
 
 
 def test_the_collector_rests_meanwhile_and_comes_back_after_an_error_too() -> None:
