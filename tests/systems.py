@@ -2,21 +2,18 @@
 
 import os
 import sys
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 SYSTEMS = ("linux", "darwin", "win32")
-_UNIX = ("geteuid", "getpgid", "killpg", "sysconf")
 
 
 def put_on(monkeypatch: pytest.MonkeyPatch, system: str, *modules: ModuleType) -> None:
     """Give modules the names of a system, and Windows no functions of Unix; how paths work is left to the real `os`."""
+    lacks = ("geteuid", "getpgid", "killpg", "sysconf") if system == "win32" else ()
+    seen = {name: value for name, value in {**vars(sys), **vars(os)}.items() if name not in lacks}
+    seen |= {"name": "nt" if system == "win32" else "posix", "platform": system}
     for module in modules:
-        for real in (os, sys):
-            if vars(module).get(real.__name__) is real:
-                made: Any = ModuleType(real.__name__)
-                vars(made).update({name: value for name, value in vars(real).items() if system != "win32" or name not in _UNIX})
-                made.name, made.platform = "nt" if system == "win32" else "posix", system
-                monkeypatch.setattr(module, real.__name__, made)
+        for name in {"os", "sys"} & vars(module).keys():
+            monkeypatch.setattr(module, name, SimpleNamespace(**seen))

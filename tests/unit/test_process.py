@@ -1,7 +1,6 @@
 """What has the cores is told from what the system counts, and the last of several threads lets the garbage collector run again."""
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ortlens import _process
-from ortlens._process import CoreWatch, gc_paused, is_running, resident_bytes, usable_cores
+from ortlens._process import CoreWatch, gc_paused, usable_cores
 
 
 @pytest.mark.timed
@@ -35,20 +34,13 @@ def test_other_processes_are_told_from_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counted", "used", "idle"),
+    ("counted", "used"),
     [
-        (
-            {"user": 1, "nice": 0.1, "system": 0.1, "idle": 0.8, "iowait": 0.2, "irq": 0.1, "softirq": 0.1, "steal": 0.7, "guest": 1},
-            2.1,
-            1.0,
-        ),
-        ({"user": 1, "nice": 0.5, "system": 0.5, "idle": 2}, 2.0, 2.0),  # macOS
-        ({"user": 1, "system": 0.5, "idle": 2.5, "interrupt": 0.1, "dpc": 0.2}, 1.5, 2.5),  # Windows, whose `system` holds the last two
+        ({"user": 1, "nice": 0.1, "system": 0.1, "idle": 0.8, "iowait": 0.2, "irq": 0.1, "softirq": 0.1, "steal": 0.7, "guest": 1}, 2.1),
+        ({"user": 1, "system": 0.5, "idle": 1, "interrupt": 0.1, "dpc": 0.2}, 1.5),  # Windows, whose `system` holds the last two
     ],
 )
-def test_time_that_the_host_took_counts_as_used(
-    counted: dict[str, float], used: float, idle: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_that_the_host_took_counts_as_used(counted: dict[str, float], used: float, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("psutil.cpu_times", lambda: SimpleNamespace(**{name: now * seconds for name, seconds in counted.items()}))
     monkeypatch.setattr("time.process_time", lambda: 0.0)
@@ -57,7 +49,7 @@ def test_time_that_the_host_took_counts_as_used(
     now = 0.05
     assert watch.shares() is None, "too short"
     now = 2.0
-    assert watch.shares() == pytest.approx((used, idle))
+    assert watch.shares() == pytest.approx((used, 1.0))
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu a b\n"])
@@ -66,19 +58,6 @@ def test_a_system_that_does_not_count_is_no_failure(text: str | None, tmp_path: 
     if text is not None:
         (tmp_path / "stat").write_text(text)
     assert CoreWatch().shares() is None
-
-
-def test_a_process_is_asked_about_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows, signal 0 is CTRL_C_EVENT."""
-    monkeypatch.setattr(os, "kill", None)
-    assert is_running(os.getpid())
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        deadline = time.monotonic() + 60
-        while is_running(child.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not is_running(child.pid), "it waits to be reaped"
-    assert not is_running(-1)
-    assert resident_bytes(-1) is None
 
 
 def test_a_system_whose_libraries_need_names_does_not_report_its_heap(monkeypatch: pytest.MonkeyPatch) -> None:

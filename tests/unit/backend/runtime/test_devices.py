@@ -26,14 +26,13 @@ def test_what_is_missing_or_has_no_counterpart_is_refused_by_name(monkeypatch: p
     for option in ("preferred_execution_providers", "default_execution_providers"):
         with pytest.raises(UsageError, match=f"{option} names 'Nope'.*MAIAExecutionProvider, {CUDA}, {OTHER}, {CPU}"):
             devices.providers_for([torch.device("cpu")], OrtBackendOptions(**{option: ["Nope"]}))  # type: ignore[arg-type]
-    assert [devices.reason_against(name) for name in ("cpu", "cuda", "maia")] == [None] * 3
-    assert "device 'xpu' has no ONNX Runtime counterpart" in (devices.reason_against("xpu") or "")
-    assert "meta" in (devices.reason_against("meta") or "")
+    assert [devices.reason_against(name) for name in ("cpu", "cuda", "maia", "mps", "xpu")] == [None] * 5
+    assert "device 'hpu' has no ONNX Runtime counterpart" in (devices.reason_against("hpu") or "")
     monkeypatch.setattr(devices, "available", lambda: (CPU,))
     assert devices.reason_against("cuda") == f"{CUDA} is not in the installed ONNX Runtime, which has {CPU}"
     assert devices.providers_for([torch.device("cuda:0")], OrtBackendOptions()) == [(CPU, {})]
     assert devices.reason_against("cuda", planned=True) is None
-    assert "device 'xpu' has no ONNX Runtime counterpart" in (devices.reason_against("xpu", planned=True) or "")
+    assert "device 'hpu' has no ONNX Runtime counterpart" in (devices.reason_against("hpu", planned=True) or "")
 
 
 def test_whether_tensors_on_the_cpu_go_to_the_cpu_provider_alone() -> None:
