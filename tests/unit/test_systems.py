@@ -1,60 +1,33 @@
-"""What is decided by the name of the system, or by what it lacks, on each system."""
+"""What is decided by the name of the system is right on each of them."""
 
 import os
-from collections.abc import Callable
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
-import onnxruntime
 import pytest
 
-from ortlens import _files, _ort, doctor
-from ortlens._torch import process as torch_process
-from ortlens.backend import cache
+from ortlens import _files, _process, _torch, doctor
 from ortlens.backend.basis.saved_graph import SavedGraph
-from ortlens.backend.runtime import processor
-from ortlens.studies import environments
-from tests.systems import SYSTEMS, put_on
+from ortlens.backend.cache import ModelCache
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_each_system_has_forms_of_its_own(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_on(monkeypatch, system, _files, _ort, cache, doctor, environments, torch_process)
-    windows, linux = system == "win32", system == "linux"
-    refused = iter([windows, windows, False])
-
-    def replace(made: Path, place: Path, real: Callable[..., Path] = Path.replace) -> Path:
-        if next(refused):  # as by Windows, while somebody reads what is there
-            raise PermissionError(13, "Access is denied", str(place))
-        return real(made, place)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", replace)
-        _files.write_file(tmp_path / "file", b"new")
-    assert (tmp_path / "file").read_bytes() == b"new"
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert environments.default_folder().is_relative_to(tmp_path / "local") == windows
-    monkeypatch.setattr(_ort, "cuda_libraries", lambda: ["libcudart.so.13"])
-    assert bool(list(doctor._cuda_libraries("13.0"))) == linux
-    assert linux or torch_process.openmp_pause.__wrapped__() is None
-    (tmp_path / "all").mkdir()
-    (tmp_path / "all").chmod(0o777)  # modes say nothing on Windows
-    kept = cache.ModelCache(tmp_path / "all")
-    (tmp_path / "all" / f"{'a' * 64}.ortlens").write_bytes(SavedGraph(manifest={"key": "a" * 64}, files={}).to_bytes())
-    assert (kept.load("a" * 64) is not None) == windows
-    with _ort.watched(onnxruntime.SessionOptions(), tmp_path, ours=True, with_model=True):
-        assert (tmp_path / "weights.bin").is_symlink() != windows
-
-
-def test_what_only_windows_has(run_python: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(processor, "_LISTED", tmp_path / "none")
-    monkeypatch.setattr(processor, "_listed", processor._listed.__wrapped__)
-    monkeypatch.setenv("PROCESSOR_IDENTIFIER", "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel")
-    assert processor.stalls_at_denormals()
-    monkeypatch.setattr(os, "O_BINARY", os.O_EXCL, raising=False)  # a flag that can be seen here
-    (script := tmp_path / "script.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
-    with pytest.raises(FileExistsError):
-        _files.opened_above_streams(script, os.O_CREAT | os.O_WRONLY)
-    program = "from ortlens.job import process as p; import os, sys, types; p.os = types.SimpleNamespace(**{**vars(os), 'name': 'nt'}); "
-    program += "print(p.Program(sys.argv[1], [], is_module=False).run(lambda: None) & 0xFFFFFFFF)"
-    assert int(run_python(program, str(script))) == 0xC000013A, "what Python ends with on Ctrl-C"
+@pytest.mark.parametrize(("system", "name", "tries"), [("linux", "posix", 1), ("darwin", "posix", 1), ("win32", "nt", 3)])
+def test_each_system_has_forms_of_its_own(system: str, name: str, tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    assert bool(list(doctor._cuda_libraries("13.0"))) == (system == "linux")
+    assert system == "linux" or _torch.openmp_pause.__wrapped__() is None
+    kept, key, place = ModelCache(tmp_path), "a" * 64, tmp_path / f"{'a' * 64}.ortlens"
+    _files.write_file(place, SavedGraph(manifest={"key": key}, files={}).to_bytes())
+    tmp_path.chmod(0o777)  # modes say nothing on Windows
+    with monkeypatch.context() as patch:  # where `os.name` is another, no path can be made
+        patch.setattr(os, "name", name)
+        assert (kept.load(key) is not None) == (name == "nt")
+        patch.setattr(Path, "replace", Mock(side_effect=[*[PermissionError] * (tries - 1), None]))  # while somebody reads the file
+        _files.write_file(place, b"")
+        assert Path.replace.call_count == tries  # type: ignore[attr-defined] # of the mock
+        patch.setattr("ctypes.CDLL", lambda library: "/" in library)  # as it is on Windows
+        assert _process._mallinfo2.__wrapped__() is None
+        patch.setattr(os, "O_BINARY", os.O_EXCL, raising=False)  # likewise; a flag that can be seen here
+        with pytest.raises(FileExistsError):
+            _files.opened_above_streams(place, os.O_CREAT)
