@@ -11,6 +11,7 @@ import functools
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _STANDARD_ERROR = 2
+_PAUSES_S = (0.01, 0.03, 0.1, 0.3)
 
 
 def temp_sibling(path: Path) -> Path:
@@ -30,11 +32,11 @@ def temp_sibling(path: Path) -> Path:
 
 
 def opened_above_streams(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a file under a descriptor from 3 on, above those of the standard streams; no child process inherits it.
+    """Open a file, of bytes on Windows too, under a descriptor from 3 on, above those of the standard streams; no child inherits it.
 
     A daemon has closed these, and the system gives their numbers to the next files: what any library then prints would go into our file.
     """
-    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), mode)
+    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), mode)
     below: list[int] = []
     try:
         while descriptor <= _STANDARD_ERROR:
@@ -61,10 +63,20 @@ def replaced_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
+        _put(temporary, path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _put(made: Path, place: Path) -> None:
+    """Move a file to its place. Windows refuses that while somebody reads what is there, which takes moments."""
+    for pause in _PAUSES_S if os.name == "nt" else ():
+        with contextlib.suppress(PermissionError):
+            made.replace(place)
+            return
+        time.sleep(pause)
+    made.replace(place)
 
 
 def write_asked(path: str | os.PathLike[str], data: bytes, what: str) -> Path:

@@ -92,21 +92,23 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process of this machine is running."""
+    """Tell whether a process of this machine is running; one that only waits to be reaped is not."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)  # it is another user's
-    return True
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except (psutil.Error, ValueError) as error:
+        return isinstance(error, psutil.AccessDenied)  # it is another user's
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Return the memory that a process holds, shared libraries included; None without `/proc`, or once the process has ended."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError, AttributeError):  # Windows has no sysconf
-        return None
+    """Return the memory that a process holds, shared libraries included; None once it has ended, and where psutil is not installed."""
+    with contextlib.suppress(ImportError, ValueError):  # an interpreter that the user names may lack it
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            return int(psutil.Process(pid).memory_info().rss)
+    return None
 
 
 def usable_bytes() -> int | None:
@@ -135,7 +137,7 @@ def _mallinfo2() -> Callable[[], Any] | None:
     """Return the C function; None where there is none: glibc has it from 2.33 on, other C libraries lack it."""
     try:
         function = ctypes.CDLL(None).mallinfo2
-    except (AttributeError, OSError):
+    except (AttributeError, OSError, TypeError):  # the last on Windows, where a library has to have a name
         return None
     function.restype = _Mallinfo
     return function
@@ -156,7 +158,6 @@ def at_cost(make: Callable[[], _Made]) -> tuple[_Made, int, int | None]:
     return made, elapsed, held
 
 
-_STAT = Path("/proc/stat")
 _WATCHED_S = 0.1
 
 
@@ -187,14 +188,18 @@ class _Reading:
     own: float
 
 
+_USED = ("user", "nice", "system", "irq", "softirq", "steal")  # the last is what the host took for another guest
+_IDLE = ("idle", "iowait")
+
+
 def _reading() -> _Reading | None:
-    try:
-        name, *figures = _STAT.read_bytes().split(b"\n", 1)[0].split()
-        user, nice, system, idle, waiting, *rest = (int(figure) / os.sysconf("SC_CLK_TCK") for figure in figures[:8])
-    except (OSError, ValueError, AttributeError):
-        return None
-    used = user + nice + system + sum(rest)  # interrupts, and what the host took for another guest
-    return _Reading(at=time.perf_counter(), used=used, idle=idle + waiting, own=time.process_time()) if name == b"cpu" else None
+    with contextlib.suppress(ImportError, OSError, TypeError, ValueError):  # the last two for counters in another form
+        import psutil
+
+        counted = psutil.cpu_times()  # which of them there are depends on the system
+        used, idle = (sum(getattr(counted, name, 0.0) for name in names) for names in (_USED, _IDLE))
+        return _Reading(at=time.perf_counter(), used=used, idle=idle, own=time.process_time())
+    return None
 
 
 def process_wide(context: Callable[[], AbstractContextManager[None]]) -> Callable[[], AbstractContextManager[None]]:

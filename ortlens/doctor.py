@@ -28,6 +28,7 @@ FEATURES = {
     "notebook packages": ("anywidget", "ipython", "ipywidgets", "traitlets"),
     "ONNX drawings": ("netron",),
     "pages": ("jinja2",),
+    "processes": ("psutil",),
     "safetensors files": ("safetensors",),
 }
 """Features that need packages of their own. All of them are dependencies; `pip install --no-deps` leaves them out."""

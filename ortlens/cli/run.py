@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._process import is_running, resident_bytes
+from ortlens._versions import require
 from ortlens.cli.commands import (
     Command,
     answer,
@@ -122,6 +123,7 @@ _NOT_CLOSED = "journal_not_closed"
 def _watch(options: argparse.Namespace) -> None:
     from ortlens.views.live import event_lines, live_figures, live_line
 
+    require("psutil", "ortlens watch")
     said: set[str] = set()
     last = ""
     while True:

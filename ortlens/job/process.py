@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _VARIABLE = "ORTLENS_RUN"  # the environment variable by which children know what to do
+_CONTROL_C_EXIT = 0xC000013A - (1 << 32)  # with which Windows ends a program on Ctrl-C, and Python too; `exit` takes it as signed
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that ask a process to end; SIGHUP comes when its terminal closes, and Windows has none."""
 _CHILD_SITE = Path(__file__).parent / "child"  # holds the sitecustomize.py that starts recording in a child
@@ -231,6 +232,8 @@ class Program:
             done()
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
+            if os.name == "nt":  # `os.kill` would end it with the exit code 2
+                return _CONTROL_C_EXIT
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         return code

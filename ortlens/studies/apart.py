@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortlens._process import resident_bytes
 from ortlens.errors import UsageError
 from ortlens.studies.child import ANSWER, STAGE, VARIABLE
 from ortlens.studies.environments import HERE
@@ -54,7 +55,7 @@ class ProcessLimits:
     """What a process may take."""
 
     seconds: float  # from its start to its answer
-    memory_bytes: int | None = None  # of it and its children together; held on Linux
+    memory_bytes: int | None = None  # of it and, on Linux, its children together
     threads: int | None = None  # of OpenMP; None leaves the environment alone
 
 
@@ -129,7 +130,7 @@ def _waited(
 
 def _ended(process: subprocess.Popen[bytes], status: ProcessStatus) -> ProcessStatus:
     """Have the process say on its error stream where it is, which is what it does on SIGABRT, and end."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):  # Windows has no such signal
         process.send_signal(signal.SIGABRT)
         process.wait(timeout=_GRACE_S[status])
     return status
@@ -140,6 +141,11 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)  # its children are in its group
         else:
+            import psutil
+
+            with contextlib.suppress(psutil.Error):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
             process.kill()
     process.wait()
     with contextlib.suppress(OSError):
@@ -210,13 +216,16 @@ class _Tail:
 
 
 def held_bytes(pid: int) -> int | None:
-    """Measure the memory of a process and its children without mapped files, which can be dropped; None if unknown."""
+    """Measure the memory of a process and its children without mapped files, which can be dropped; None if it has ended.
+
+    On other systems than Linux, it is that of the process alone, with mapped files.
+    """
     sizes: list[int] = []
     for each in _family(pid):
         with contextlib.suppress(OSError, ValueError):
             lines = (_PROC / str(each) / "status").read_text(encoding="utf-8", errors="replace").splitlines()
             sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith(_OWN)]
-    return sum(sizes) if sizes else None
+    return sum(sizes) if sizes else resident_bytes(pid)
 
 
 def _family(pid: int) -> list[int]:

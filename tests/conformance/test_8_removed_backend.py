@@ -180,10 +180,10 @@ def test_8_2_mixed_devices() -> None:
 
 
 def test_8_2_devices_and_their_names() -> None:
-    kinds = [devices.ort_device(torch.device(name)).device_type() for name in ("cpu", "cuda:1", "maia")]
-    assert kinds == [0, 1, 3], "OrtDevice::CPU, GPU, NPU"
-    assert devices.ort_device(torch.device("cuda:1")).device_id() == 1
-    for name in ("xpu", "mps", "meta"):
+    kinds = [devices.ort_device(torch.device(name)).device_type() for name in ("cpu", "cuda:1", "maia", "mps", "xpu:1")]
+    assert kinds == [0, 1, 3, 0, 0], "OrtDevice::CPU, GPU, NPU, and where tensors are copied to"
+    assert [devices.ort_device(torch.device(name)).device_id() for name in ("cuda:1", "xpu:1")] == [1, 0]
+    for name in ("hpu", "mtia", "meta"):
         assert name in (devices.reason_against(name) or "")
 
 

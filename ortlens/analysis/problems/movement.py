@@ -128,11 +128,11 @@ def memory_peak(capture: Capture) -> Iterator[Problem]:
 
 
 def with_cost_of_copies(findings: Sequence[Problem], capture: Capture) -> list[Problem]:
-    """Add what copies cost to the findings about copied inputs, which were recorded before any times were known.
+    """Add what copies cost to the findings about copied inputs and devices, which were recorded before any times were known.
 
     Those about inputs whose copies take 50 µs and 10 % of a call become warnings.
     """
-    copying: Counter[str] = Counter(_partition_of(finding) for finding in findings if _is_open(finding))
+    copying: Counter[tuple[str, str]] = Counter((finding.rule, _partition_of(finding)) for finding in findings if _is_open(finding))
     if not copying:
         return list(findings)
     times, sessions = run_times(capture), sessions_by_partition(capture)
@@ -143,14 +143,21 @@ def with_cost_of_copies(findings: Sequence[Problem], capture: Capture) -> list[P
         partition_id = _partition_of(finding)
         graph_id = graph_of.get(partition_id, "")
         timed = [times[row.session_id] for row in sessions.get(partition_id, []) if row.session_id in times]
-        ns = round((timed[-1].crossing_ns - timed[-1].output_ns) * entries.get(graph_id, 0.0)) if timed else 0
-        is_worth = ns >= _INPUT_NS and ns >= _INPUT_SHARE * wholes.get(graph_id, 0)
-        made.append(_with_cost(finding, ns, copying[partition_id], time_base(capture)) if _is_open(finding) and is_worth else finding)
+        is_whole = finding.rule == _DEVICE
+        spent = timed[-1].crossing_ns - (0 if is_whole else timed[-1].output_ns) if timed else 0
+        ns = round(spent * entries.get(graph_id, 0.0))
+        is_worth = ns > 0 if is_whole else ns >= _INPUT_NS and ns >= _INPUT_SHARE * wholes.get(graph_id, 0)
+        count = copying[finding.rule, partition_id]
+        made.append(_with_cost(finding, ns, count, time_base(capture)) if _is_open(finding) and is_worth else finding)
     return made
 
 
+_DEVICE = "device_copy"
+_COPIES = {"layout_copy": "binding", _DEVICE: "moving them"}
+
+
 def _is_open(finding: Problem) -> bool:
-    return finding.rule == "layout_copy" and not finding.measured
+    return finding.rule in _COPIES and not finding.measured
 
 
 def _partition_of(finding: Problem) -> str:
@@ -158,11 +165,11 @@ def _partition_of(finding: Problem) -> str:
 
 
 def _with_cost(finding: Problem, ns: int, inputs: int, per: str) -> Problem:
-    shared = f", {counted(inputs, 'such input')} together" if inputs > 1 else ""
+    shared, what = f", {counted(inputs, 'such input')} together" if inputs > 1 else "", _COPIES[finding.rule]
     return replace(
         finding,
         severity="warning",
-        title=f"{finding.title}; binding takes {time_from_ns(ns)} per {per}{shared}",
-        evidence=f"{finding.evidence}; the gain is estimated as all the time of binding",
+        title=f"{finding.title}; {what} takes {time_from_ns(ns)} per {per}{shared}",
+        evidence=f"{finding.evidence}; the gain is estimated as all the time of {what}",
         gain_ns=ns // inputs,
     )

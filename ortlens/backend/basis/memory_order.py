@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
 """Number of dimensions that channels-last memory has -> its format; 0 for contiguous memory."""
+COPIED = ("mps", "xpu")
+"""Kinds of devices that ONNX Runtime has no bindings for: tensors are copied to the CPU for a run, and results back."""
 _UNKNOWN = 11  # stands for a data-dependent size; small numbers would make strides look dense by chance
 
 

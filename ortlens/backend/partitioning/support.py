@@ -16,7 +16,7 @@ import torch
 from ortlens import _torch
 from ortlens.backend.basis import dtypes, provenance
 from ortlens.backend.basis.dtypes import int_range
-from ortlens.backend.basis.memory_order import may_overlap_itself, needs_restride
+from ortlens.backend.basis.memory_order import COPIED, may_overlap_itself, needs_restride
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
@@ -236,8 +236,11 @@ def _hides_check(node: torch.fx.Node) -> bool:
 _CASTS = frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})  # noqa: SLF001 - a name
 
 
+_ON_CPU = ("cpu", *COPIED)
+
+
 def _makes_bfloat16(node: torch.fx.Node) -> bool:
-    return any(tensor.dtype is torch.bfloat16 and tensor.device.type == "cpu" for tensor in provenance.tensors_in(node.meta.get("val")))
+    return any(tensor.dtype is torch.bfloat16 and tensor.device.type in _ON_CPU for tensor in provenance.tensors_in(node.meta.get("val")))
 
 
 def _is_moved_constant(node: torch.fx.Node) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 
 from ortlens import _torch
 from ortlens.analysis.problems.catalogue import remedy
@@ -23,6 +24,7 @@ from ortlens.backend.basis.memory_order import is_dense
 from ortlens.backend.basis.provenance import StackFrame, is_model_code
 from ortlens.backend.lowering.buffer_writes import written_before
 from ortlens.backend.partitioning.plan import NodeKind, Verdict, kind_of, writes
+from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import onnx
-    import torch.fx
 
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
@@ -255,6 +256,25 @@ def _layout_copy(partition_id: str, node: torch.fx.Node) -> r.Finding:
         hazard="ONNX Runtime accepts dense tensors only; the copy costs about as much as reading and writing the tensor.",
         mitigation="Pass a contiguous tensor, or make it contiguous once where it is created.",
     )
+
+
+def device_copies(partition_id: str, runner: PartitionRunner) -> Iterator[r.Finding]:
+    """Yield a finding if every call copies tensors of a device to the CPU, and results back; weights that a session holds stay there."""
+    held = {weight.name for weight in runner.weights.frozen}
+    given = zip(runner.factory.input_names(), runner.partition.inputs, strict=True)
+    values = [node.meta["val"] for node in (*(node for name, node in given if name not in held), *runner.partition.outputs)]
+    copied = [value for value in values if isinstance(value, torch.Tensor) and devices.kind_of(value.device).is_copied]
+    if copied:
+        kind, size = copied[0].device.type, sum(map(provenance.tensor_bytes, copied))
+        yield r.Finding(
+            rule="device_copy",
+            subject=partition_id,
+            severity="warning",
+            title=f"{partition_id} computes tensors on {kind} on the CPU: every call copies {size:,} bytes, there and back",
+            evidence="ONNX Runtime has no binding for their memory; copies, and waits for the device, are part of bind_ns and output_ns",
+            hazard="The device has nothing to do while the CPU computes, and each waits for the other.",
+            mitigation="Move the model and its inputs to the CPU, or leave what is faster on the device uncompiled.",
+        )
 
 
 def _bytes_of(node: torch.fx.Node) -> int:

@@ -53,7 +53,8 @@ class SessionReporter:
         placements.record(self.recorder, session, info.session, info.wanted_providers, runner.model)
         for weight in info.frozen:
             self.recorder.amend(r.GraphInput, (identity.graph_id, weight.name), **records.spread_of(weight.contiguous))
-        self.recorder.add(*records.layout_copies(identity.partition_id, runner))
+        for finding in (*records.layout_copies(identity.partition_id, runner), *records.device_copies(identity.partition_id, runner)):
+            self._add_once(finding)
         return self.recorder.run_log(session_id, identity.graph_id)
 
     def _change(self, runner: PartitionRunner) -> dict[str, Any]:

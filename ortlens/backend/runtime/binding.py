@@ -134,7 +134,7 @@ class Binding:
 
     def _bind_constant(self, item: BoundInput, value: torch.Tensor) -> torch.Tensor:
         name = item.name if item.permutation is None else permuted_name(item.name)
-        plain = value.detach().resolve_neg()
+        plain = value.detach().to(devices.memory_of(value.device)).resolve_neg()
         plain = (plain if item.permutation is None else plain.permute(item.permutation)).contiguous()
         kept = plain if plain.data_ptr() else plain.new_zeros(max(plain.numel(), 1))  # ONNX Runtime requires an address
         self.bind_input(name, devices.ort_device(plain.device), dtypes.ELEMENT_TYPES[plain.dtype].onnx, plain.shape, kept.data_ptr())

@@ -228,6 +228,7 @@ class _Writer:
         turn = ".resolve_neg()" if item.meta.is_neg() else ""  # the memory of a negative view holds the values before the sign changed
         turn += "" if item.permutation is None else f".permute({item.permutation!r})"
         given = f"(a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype}))"
+        given += ".cpu()" * devices.kind_of(item.meta.device).is_copied
         return [f"i{index} = {given}{turn}", f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()"]
 
     def _bind_input(self, index: int, item: BoundInput) -> list[str]:
@@ -271,7 +272,8 @@ class _Writer:
         if shape is None:
             return []
         dtype = self._emitter.constant(output.meta.dtype, "y")
-        place = f"device={self._emitter.constant(output.meta.device, 'place')}"  # said, as the user may have set a default device
+        memory = self._emitter.constant(devices.memory_of(output.meta.device), "place")
+        place = f"device={memory}"  # said, as the user may have set a default device
         made = f"empty(z{index}, dtype={dtype}, {place})"
         if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
             made = f"empty_in_order({self._sizes.text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}, {place})"
@@ -301,7 +303,7 @@ class _Writer:
             if sizes is None:
                 return [f"bind_output({name}, {device})"]
             dtype, element = self._emitter.constant(output.meta.dtype, "y"), dtypes.ELEMENT_TYPES[output.meta.dtype].onnx
-            place = self._emitter.constant(output.meta.device, "place")
+            place = self._emitter.constant(devices.memory_of(output.meta.device), "place")
             made = f"z{index} = {sizes}; r{index} = empty(z{index}, dtype={dtype}, device={place}); {self._address(index, output)}"
             spared = f"{made}; bind_output({name}, {device}, {element}, z{index}, g{index})"
             return [f"if spares: {spared}", f"else: bind_output({name}, {device})"]
@@ -314,7 +316,7 @@ class _Writer:
         """Write another address for tensors that may be empty: these have none, and ONNX Runtime requires one."""
         if all(isinstance(size, int) and size > 0 for size in meta.shape):
             return ""
-        scratch = self.constants.setdefault("scratch", torch.empty(1, dtype=torch.float64, device=meta.device))
+        scratch = self.constants.setdefault("scratch", torch.empty(1, dtype=torch.float64, device=devices.memory_of(meta.device)))
         return f" or {scratch.data_ptr()}"
 
     def _collect(self) -> list[str]:
@@ -337,6 +339,9 @@ class _Writer:
             odd = not copies and has_odd_strides(output.meta, output.permutation)
             if (copies or odd) and (strides := self._sizes.strides(f"r{index}", output)) is not None:
                 lines.append(f"r{index} = restride(r{index}, {strides})" if copies else f"r{index}.as_strided_(r{index}.shape, {strides})")
+            if devices.kind_of(output.meta.device).is_copied:
+                self.constants["moved"] = _moved
+                lines.append(f"r{index} = moved(r{index}, {self._emitter.constant(output.meta.device, 'place')})")
         return lines
 
     def _spared_sizes(self, output: Output) -> str | None:
@@ -397,6 +402,11 @@ def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[s
 def _sizes_of(name: str, meta: Any) -> list[tuple[str, Any]]:
     """Pair the source of each size of a named tensor, or of the number itself, with what it is in the trace."""
     return [(f"{name}.shape[{dim}]", size) for dim, size in enumerate(meta.shape)] if isinstance(meta, torch.Tensor) else [(name, meta)]
+
+
+def _moved(result: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a result to a device, where it lies in memory as here."""
+    return torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=device).copy_(result)
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:

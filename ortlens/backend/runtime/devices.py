@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _ort
+from ortlens.backend.basis.memory_order import COPIED
 from ortlens.backend.basis.options import named_providers
 from ortlens.backend.runtime import cuda
 
@@ -31,10 +32,16 @@ class DeviceKind:
     rank: int = 0  # among the providers that are inferred, the lowest first
     takes_device_id: bool = True  # as an option of the provider, for any device but the first
     holds_weights: bool = False  # sessions hold weights as constants
+    is_copied: bool = False  # tensors are copied to the CPU for a run, and results back
     calls: type[cuda.DeviceCalls] | None = None  # how sessions are configured and called; None: without more ado
     checksums: Callable[[Sequence[torch.Tensor]], Callable[[], tuple[int, ...] | None]] | None = None  # None: the host reads its memory
     is_capturing: Callable[[], bool] | None = None  # whether PyTorch captures a graph, so that no session may be called
     generator: Callable[[int], torch.Generator] | None = None  # that of a device by its index, from which PyTorch draws random numbers
+
+
+def _sums(tensors: Sequence[torch.Tensor]) -> Callable[[], tuple[int, ...]]:
+    made = tuple(int(tensor.detach().view(cuda.INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)) for tensor in tensors)
+    return lambda: made
 
 
 _KINDS = {
@@ -57,6 +64,9 @@ _KINDS = {
         generator=lambda index: torch.cuda.default_generators[index],
     ),
     "maia": DeviceKind(provider="MAIAExecutionProvider", ort_kind=3),
+    **dict.fromkeys(
+        COPIED, DeviceKind(provider=CPU, ort_kind=0, rank=2, takes_device_id=False, holds_weights=True, is_copied=True, checksums=_sums)
+    ),
 }
 _UNKNOWN = DeviceKind(provider="", ort_kind=-1)  # no session takes its tensors
 
@@ -66,9 +76,14 @@ def kind_of(device: torch.device) -> DeviceKind:
     return _KINDS.get(device.type, _UNKNOWN)
 
 
+def memory_of(device: torch.device) -> torch.device:
+    """Return the device whose memory sessions read for tensors on a device: the CPU where these are copied."""
+    return torch.device("cpu") if kind_of(device).is_copied else device
+
+
 def ort_device(device: torch.device) -> Any:
-    """Translate a torch device (cpu, cuda or maia) into an `OrtDevice` with default memory."""
-    return _ort.device(_KINDS[device.type].ort_kind, device.index or 0)
+    """Translate a torch device (cpu, cuda, maia, or one whose tensors are copied) into an `OrtDevice` with default memory."""
+    return _ort.device(_KINDS[device.type].ort_kind, memory_of(device).index or 0)
 
 
 def profiler_ranges() -> tuple[Callable[[str], object], Callable[[], object]] | None:
@@ -90,7 +105,9 @@ def reason_against(device_type: str, *, planned: bool = False) -> str | None:
     """
     kind = _KINDS.get(device_type)
     if kind is None:
-        return f"device {device_type!r} has no ONNX Runtime counterpart; cpu, cuda and maia have one"
+        return (
+            f"device {device_type!r} has no ONNX Runtime counterpart; cpu, cuda and maia have one, and from mps and xpu tensors are copied"
+        )
     if not planned and kind.provider not in available():
         return f"{kind.provider} is not in the installed ONNX Runtime, which has {', '.join(available())}"
     return None

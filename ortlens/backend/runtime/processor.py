@@ -8,6 +8,7 @@ AMX, and then takes two to seven times as long as needed. So the setting is left
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
 
 _LISTED = pathlib.Path("/proc/cpuinfo")
@@ -15,11 +16,11 @@ _LISTED = pathlib.Path("/proc/cpuinfo")
 
 @functools.cache
 def _listed() -> frozenset[str]:
-    """Return what Linux lists of the processors: vendor and instructions; nothing on other systems."""
+    """Return what Linux lists of the processors: vendor and instructions. Windows names the vendor, other systems nothing."""
     try:
         return frozenset(_LISTED.read_text(encoding="utf-8").split())
     except OSError:
-        return frozenset()
+        return frozenset(os.environ.get("PROCESSOR_IDENTIFIER", "").split())
 
 
 def exact_products() -> tuple[tuple[str, str], ...]:

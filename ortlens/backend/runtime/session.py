@@ -402,8 +402,8 @@ class SessionFactory:
         return threads.choose(self.work, alternates=self.alternates) if given is None else threads.of_the_user(given)
 
     def _devices(self) -> list[torch.device]:
-        devices = [node.meta["val"].device for node in self.partition.inputs if isinstance(node.meta["val"], torch.Tensor)]
-        return devices or [_device(node.meta["val"]) for node in self.partition.outputs]
+        given = [node for node in self.partition.inputs if isinstance(node.meta["val"], torch.Tensor)]
+        return [devices.memory_of(_device(node.meta["val"])) for node in given or self.partition.outputs]
 
 
 def _device(meta: Any) -> torch.device:

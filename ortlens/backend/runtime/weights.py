@@ -21,7 +21,7 @@ import torch
 from ortlens import _ort, _torch
 from ortlens.backend.basis.memory_order import raw_bytes, span
 from ortlens.backend.basis.node_provenance import captured
-from ortlens.backend.runtime.devices import kind_of
+from ortlens.backend.runtime.devices import kind_of, memory_of
 from ortlens.backend.runtime.graph_view import CONTRIB, GraphView
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
     if not kind_of(tensor.device).holds_weights:
         return None
     detached = tensor.detach()
-    plain = detached.resolve_neg().contiguous()  # itself, unless its bytes are in another order or of another sign
+    plain = (
+        detached.to(memory_of(tensor.device)).resolve_neg().contiguous()
+    )  # itself, unless its bytes are in another order or of another sign
     memory = _memory_of(detached) if kind_of(tensor.device).checksums is None else None
     sample, sampled = (None, None) if memory is None else _sample_of(detached, memory)
     return FrozenWeight(

@@ -126,6 +126,7 @@ CALLED = _called(guards=60_000, bind=20_000, run=190_000, output=10_000, residua
         ("costly_entry", "g0", 80_000),
         ("float64_nodes", "s0:k", 190_000),
         ("layout_copy", "p0:x", 20_000),
+        ("device_copy", "p0", 30_000),
         ("too_many_threads", "sessions", 292_000),
         ("slower_than_torch", "p0", 292_000),
     ],

@@ -449,13 +449,11 @@ def test_sizes_that_vary_have_no_shortest_run() -> None:
     assert [least_run_ns(capture, replace(fixed, input_signature=text)) for text in signatures] == [500_000, None, None]
 
 
-def copied_input(*, bind: int, whole: int, severity: Severity = "info", measured: bool = False) -> Finding:
-    known = Finding(
-        rule="layout_copy", subject="p0:x", severity=severity, title="p0 copies its input x", evidence="strided", measured=measured
-    )
+def copied_input(*, bind: int, whole: int, severity: Severity = "info", measured: bool = False, rule: str = "layout_copy") -> Finding:
+    known = Finding(rule=rule, subject="p0:x", severity=severity, title="p0 copies its input x", evidence="strided", measured=measured)
     measured_call = ledger(run=whole, guards=0)
     capture = clean(findings=(known,), graphs=(graph(entries_per_call=1.0),), runs=runs(bind=bind), ledger=measured_call)
-    return next(finding for finding in findings_of(capture) if finding.rule == "layout_copy")
+    return next(finding for finding in findings_of(capture) if finding.rule == rule)
 
 
 def test_a_copied_input_is_a_warning_where_it_costs() -> None:
@@ -464,6 +462,7 @@ def test_a_copied_input_is_a_warning_where_it_costs() -> None:
     assert copied_input(bind=50 * MICRO, whole=501 * MICRO).severity == "info"
     assert copied_input(bind=50 * MICRO - 1, whole=MICRO).severity == "info"
     assert copied_input(bind=MILLI, whole=MILLI, measured=True).gain_ns is None
+    assert copied_input(bind=MICRO, whole=MILLI, rule="device_copy").gain_ns == 11 * MICRO, "results too"
 
 
 @pytest.mark.parametrize("kinds", [("written",), ("replaced", "replaced"), ("other_module",)])

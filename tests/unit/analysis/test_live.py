@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from ortlens._process import is_running, resident_bytes
 from ortlens.trace.records import Capture, Fallback, Graph, Run, Session
 from ortlens.views.live import LivePoint, live_figures, live_line, thinned
@@ -77,11 +79,11 @@ def test_a_curve_stays_short_and_keeps_its_ends() -> None:
     assert (points[0].at_s, points[-1].at_s) == (0, 999)
 
 
-def test_what_the_system_knows_of_a_process() -> None:
+def test_what_the_system_knows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "kill", None)  # on Windows, signal 0 is CTRL_C_EVENT
     assert is_running(os.getpid())
-    if sys.platform == "linux":
-        assert 1 << 20 < (resident_bytes(os.getpid()) or 0) < 1 << 40
+    assert 1 << 20 < (resident_bytes(os.getpid()) or 0) < 1 << 40
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        child.wait()
-    assert not is_running(child.pid)
-    assert resident_bytes(child.pid) is None
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_running(child.pid), "it waits to be reaped"
+    assert [(is_running(pid), resident_bytes(pid)) for pid in (child.pid, -1)] == [(False, None)] * 2

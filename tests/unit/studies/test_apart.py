@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from ortlens._process import usable_bytes
+from ortlens._process import is_running, usable_bytes
 from ortlens.errors import UsageError
+from ortlens.studies import apart
 from ortlens.studies.apart import ProcessLimits, ProcessResult, StoppedError, held_bytes, run_in_subprocess
 from tests.unit.studies import small_cases
 
-LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is watched on Linux")
 LONG = ProcessLimits(seconds=60)
 
 
@@ -28,17 +28,9 @@ def end_of(function: Callable[..., Any], folder: Path, *args: object, limits: Pr
     return run_in_subprocess(function, args, limits=limits, folder=Path(tempfile.mkdtemp(dir=folder)))
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def gone(pid: int) -> bool:
     for _ in range(500):
-        if not is_alive(pid):
+        if not is_running(pid):
             return True
         time.sleep(0.01)
     return False
@@ -52,16 +44,20 @@ def pid_in(file: Path) -> int:
     raise AssertionError(f"{file} was not written")
 
 
-def test_a_hang_ends_at_its_limit_with_all_that_it_started_and_names_the_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("system", "line"), [("posix", ", at .* in hangs"), ("nt", "")])
+def test_a_hang_ends_at_its_limit_with_all_that_it_started(system: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system == "nt":  # where no signal asks a process where it is, and there are no groups
+        monkeypatch.setattr(subprocess.Popen, "send_signal", lambda process, number: os.kill(process.pid, (9,).index(number) or 9))
+        monkeypatch.delattr(os, "killpg")
     ended = end_of(small_cases.hangs_with_a_child, tmp_path, str(tmp_path / "pid"), limits=ProcessLimits(seconds=1.5))
     assert ended.status == "timeout"
-    assert ended.reason.startswith("no answer within 1.5 s, while waiting, at ")
-    assert ended.reason.endswith(" in hangs")
+    assert re.fullmatch(f"no answer within 1.5 s, while waiting{line}", ended.reason)
     assert gone(pid_in(tmp_path / "pid"))
 
 
-@LINUX
-def test_more_memory_than_the_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["/proc", "/none"])  # as on Linux and elsewhere
+def test_more_memory_than_the_limit(processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "_PROC", Path(processes))
     ended = end_of(small_cases.eats, tmp_path, limits=ProcessLimits(seconds=60, memory_bytes=200 << 20))
     assert ended.status == "memory"
     assert ended.reason.startswith("more memory than the limit of 200 MiB while eating, at ")
@@ -133,14 +129,14 @@ def test_it_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None
     parent = subprocess.Popen([sys.executable, "-c", code, json.dumps(sys.path), str(file), str(tmp_path)])
     try:
         case = pid_in(file)
-        assert is_alive(case)
+        assert is_running(case)
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
     assert gone(case)
 
 
-@LINUX
+@pytest.mark.skipif(sys.platform != "linux", reason="that of children is watched on Linux")
 def test_memory_is_that_of_all_its_processes() -> None:
     before = held_bytes(os.getpid()) or 0
     code = "held = bytearray(100 << 20); print('ready', flush=True); input()"
