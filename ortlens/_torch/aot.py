@@ -304,13 +304,8 @@ def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
 
 def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
     """Find the sources of a Dynamo graph's inputs, such as `L['self']._modules['up']`; None where Dynamo records none."""
-    return [source_of(node) for node in graph_module.graph.find_nodes(op="placeholder")]
-
-
-def source_of(node: torch.fx.Node) -> str | None:
-    """Return the source of one input; None where Dynamo records none."""
-    name: str | None = getattr(getattr(node.meta.get("grapharg"), "source", None), "name", None)
-    return name
+    inputs = graph_module.graph.find_nodes(op="placeholder")
+    return [getattr(getattr(node.meta.get("grapharg"), "source", None), "name", None) for node in inputs]
 
 
 def gradient_inputs(graph_module: torch.fx.GraphModule) -> frozenset[int]:

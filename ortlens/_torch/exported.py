@@ -22,7 +22,7 @@ from torch.utils import _pytree
 
 from ortlens._process import process_wide, replaced, with_value
 from ortlens._torch.exporter import quiet
-from ortlens._torch.regions import calls_regions, inline_regions
+from ortlens._torch.regions import inline_regions, region_calls
 from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ def list_composites(*, for_inductor: bool) -> None:
 
 
 def plain_program(program: Any) -> Any:
-    """Return the program, or a copy in which regions are inlined and `prims.device_put` that moves nothing is its argument, as in a call."""
+    """Return the program, or a copy with regions inlined, in which `prims.device_put` that moves nothing is its argument, as in a call."""
 
     def idle_moves(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
         moves = module.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default)
         return [node for node in moves if node.meta["val"].device == node.all_input_nodes[0].meta["val"].device]
 
-    if not idle_moves(program.graph_module) and not calls_regions(program.graph_module):
+    if not idle_moves(program.graph_module) and not region_calls(program.graph_module):
         return program
 
     made = copy.copy(program)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._process import process_wide, replaced
-from ortlens._torch.aot import source_of
+from ortlens._torch.aot import input_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    _Call = tuple[Mapping[str, Any], Sequence[Any]]  # what Dynamo noted of a call, and its operands
-
-_CHILD, _WEIGHT = re.compile(r"\._modules\['([^']*)'\]"), re.compile(r"\._(parameters|buffers)\['[^']*'\]$")
+_CHILD, _WEIGHT = re.compile(r"\._modules\['([^']*)'\]"), re.compile(r"(.+)\._(?:parameters|buffers)\['[^']*'\]")
+_MOVE = re.compile(r"(\S+?)((?:\.[^.\s]+)*)\n(\S+)\2")  # two paths, without the parts at the end that both have
 
 
 @process_wide
@@ -30,76 +29,58 @@ def regions_ignored() -> Iterator[None]:
     """Have traces see regions as plain functions, as they are where nothing is compiled."""
     from torch._higher_order_ops import invoke_subgraph
 
-    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # Dynamo cannot trace `operator.call`
-        return function(*args, **kwargs)
-
-    with replaced(invoke_subgraph, "invoke_subgraph_placeholder", call):
+    # Not `operator.call`, which Dynamo cannot trace.
+    with replaced(invoke_subgraph, "invoke_subgraph_placeholder", lambda function, *args, **kwargs: function(*args, **kwargs)):
         yield
 
 
-def calls_regions(module: torch.fx.GraphModule) -> bool:
-    """Tell whether a graph, or one inside it, calls a region."""
-    return any(isinstance(each, torch.fx.GraphModule) and _calls_in(each) for each in module.modules())
+def region_calls(module: torch.fx.GraphModule) -> list[tuple[torch.fx.GraphModule, Any]]:
+    """List the calls of regions in a graph, and then in those inside it, with the graphs."""
+    graphs = (each for each in module.modules() if isinstance(each, torch.fx.GraphModule))
+    target = torch.ops.higher_order.invoke_subgraph
+    return [(each, call) for each in graphs for call in each.graph.find_nodes(op="call_function", target=target)]
 
 
 def inline_regions(module: torch.fx.GraphModule) -> None:
     """Put the nodes of each region in place of its calls, in a graph and in those inside it, with the lines and modules of each call."""
-    traced: dict[object, _Call] = {}  # the first calls
-    for each in module.modules():  # outer graphs first, so that a region in a region is called with their values
-        regions = set()
-        while isinstance(each, torch.fx.GraphModule) and (calls := _calls_in(each)):
-            for call in calls:
-                regions.add(call.args[0].target)
-                _inline(each, call, traced)
-        for name in regions - {node.target for node in each.graph.find_nodes(op="get_attr")} if regions else ():
-            each.delete_submodule(name)
-        if regions:
-            each.recompile()
+    traced: dict[object, tuple[str, list[str]]] = {}  # the stack and the modules of each region's first call
+    sources, owners = dict(zip(module.graph.find_nodes(op="placeholder"), input_sources(module), strict=True)), set()
+    while calls := region_calls(module):
+        owner, call = calls[0]  # of the outermost graph, so that a region in a region is called with its values
+        _inline(owner, call, _modules_of(call, sources), traced)
+        owners.add(owner)
+    for owner in owners:  # Dynamo drops unread sizes from its own graphs
+        owner.graph.eliminate_dead_code(lambda node: node.op != "get_attr" and node.target != "size")
+        owner.recompile()
 
 
-def _calls_in(module: torch.fx.GraphModule) -> list[Any]:
-    return list(module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph))
-
-
-def _inline(module: torch.fx.GraphModule, node: Any, traced: dict[object, _Call]) -> None:
-    reader, _, *operands = node.args
+def _inline(module: torch.fx.GraphModule, node: Any, modules: list[str], traced: dict[object, tuple[str, list[str]]]) -> None:
+    graph, (reader, _, *operands) = module.graph, node.args
     region = operator.attrgetter(reader.target)(module)
-    calls = traced.setdefault(region, (node.meta, operands)), (node.meta, operands)
-    moves, (before, now) = _moves(*calls), [meta.get("stack_trace") or "" for meta, _ in calls]
+    call = node.meta.get("stack_trace") or "", modules
+    (before, old), (now, new) = traced.setdefault(region, call), call
+    moves = dict(match.group(1, 3) for pair in zip(old, new, strict=True) if (match := _MOVE.fullmatch("\n".join(pair))))
     copies: dict[torch.fx.Node, Any] = dict(zip(region.graph.find_nodes(op="placeholder"), operands, strict=True))
-    with module.graph.inserting_before(node):
-        results: Any = module.graph.graph_copy(region.graph, copies)
+    with graph.inserting_before(node):
+        results: Any = graph.graph_copy(region.graph, copies)
     for copy in itertools.islice(copies.values(), len(operands), None):
         if (stack := copy.meta.get("stack_trace") or "").startswith(before):
             copy.meta["stack_trace"] = now + stack.removeprefix(before)
-        modules = copy.meta.get("nn_module_stack") or {}
-        copy.meta["nn_module_stack"] = {key: (_moved(path, moves), kind) for key, (path, kind) in modules.items()}
+        stack_of_modules = copy.meta.get("nn_module_stack") or {}
+        copy.meta["nn_module_stack"] = {key: (_moved(path, moves), kind) for key, (path, kind) in stack_of_modules.items()}
         if copy.op in ("get_attr", "call_module"):
             copy.target = _name_in(module, copy.target.replace(".", "_"), operator.attrgetter(copy.target)(region))
     for part in list(node.users):
         part.replace_all_uses_with(results[part.args[1]])
-        module.graph.erase_node(part)
-    module.graph.erase_node(node)
-    if not reader.users:
-        module.graph.erase_node(reader)
+        graph.erase_node(part)
+    graph.erase_node(node)
 
 
-def _moves(traced: _Call, call: _Call) -> dict[str, str]:
-    """Map modules of the call that was traced to those of another call, by the weights that both get, and by what calls the region."""
-    moves = {}
-    for old, new in zip(*([_owner(operand) for operand in operands] for _, operands in (traced, call)), strict=True):
-        while old and new and old[-1] == new[-1]:
-            del old[-1], new[-1]
-        if old and new:
-            moves[".".join(old)] = ".".join(new)
-    stacks = [[path for path, _ in (meta.get("nn_module_stack") or {}).values()] for meta, _ in (traced, call)]
-    return moves | dict(zip(*(stack[-1:] for stack in stacks), strict=False))
-
-
-def _owner(operand: Any) -> list[str]:
-    """Return the path of the module that has a weight, in parts of those of `nn_module_stack`; an empty list for other values."""
-    source = source_of(operand) if isinstance(operand, torch.fx.Node) else None
-    return _CHILD.sub(r".\1", _WEIGHT.sub("", source)).split(".") if source and _WEIGHT.search(source) else []
+def _modules_of(call: torch.fx.Node, sources: Mapping[Any, str | None]) -> list[str]:
+    """List the modules that have the weights that a call gets, and the one that makes it, as in `nn_module_stack`; "" for none."""
+    weights = [_WEIGHT.fullmatch(sources.get(operand) or "") for operand in call.args[2:]]
+    callers = [path for path, _ in (call.meta.get("nn_module_stack") or {}).values()]
+    return [*(_CHILD.sub(r".\1", match[1]) if match else "" for match in weights), "".join(callers[-1:])]
 
 
 def _moved(path: str, moves: Mapping[str, str]) -> str:
@@ -110,10 +91,6 @@ def _moved(path: str, moves: Mapping[str, str]) -> str:
 
 def _name_in(module: torch.fx.GraphModule, name: str, value: Any) -> str:
     """Find the name under which a graph has what a region has; where it has it not yet, it gets it."""
-    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
-    found = next(each for each in names if getattr(module, each, value) is value)
-    if type(value) is torch.Tensor and not hasattr(module, found):
-        module.register_buffer(found, value)
-    else:
-        setattr(module, found, value)
+    found = next(each for number in itertools.count() if getattr(module, each := f"{name}_{number}", value) is value)
+    torch.fx.graph_module._assign_attr(value, module, found)
     return found
