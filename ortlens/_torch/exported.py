@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import ExportGraphSignature, InputKind
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree
 
 from ortlens._process import process_wide, replaced, with_value
@@ -91,18 +91,14 @@ def plain_program(program: Any) -> Any:
         return program
 
     made = copy.copy(program)
-    module = made._graph_module = copy.deepcopy(program.graph_module)
-    inline_regions(module)
-    for node in idle_moves(module):
-        node.replace_all_uses_with(node.all_input_nodes[0])
-        module.graph.erase_node(node)
+    module, signature = copy.deepcopy((program.graph_module, program.graph_signature))
+    with module._set_replace_hook(signature.get_replace_hook()):
+        inline_regions(module)
+        for node in idle_moves(module):
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            module.graph.erase_node(node)
     module.recompile()
-    results = zip(program.graph_signature.output_specs, module.graph.output_node().args[0], strict=True)
-    outputs = [
-        dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=node.name)) if isinstance(node, torch.fx.Node) else spec
-        for spec, node in results
-    ]
-    made._graph_signature = ExportGraphSignature(program.graph_signature.input_specs, outputs)
+    made._graph_module, made._graph_signature = module, signature
     return made
 
 

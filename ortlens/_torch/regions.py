@@ -6,6 +6,7 @@ torch's own pass, `torch/_higher_order_ops/passes/inline_invoke_subgraph.py`, gi
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import operator
 import re
@@ -27,18 +28,16 @@ _MOVE = re.compile(r"(\S+?)((?:\.[^.\s]+)*)\n(\S+)\2")  # two paths, without the
 @contextlib.contextmanager
 def regions_ignored() -> Iterator[None]:
     """Have traces see regions as plain functions, as they are where nothing is compiled."""
-    from torch._higher_order_ops import invoke_subgraph
-
+    home = importlib.import_module("torch._higher_order_ops.invoke_subgraph")  # its package has the operator under this name
     # Not `operator.call`, which Dynamo cannot trace.
-    with replaced(invoke_subgraph, "invoke_subgraph_placeholder", lambda function, *args, **kwargs: function(*args, **kwargs)):
+    with replaced(home, "invoke_subgraph_placeholder", lambda function, *args, **kwargs: function(*args, **kwargs)):
         yield
 
 
 def region_calls(module: torch.fx.GraphModule) -> list[tuple[torch.fx.GraphModule, Any]]:
     """List the calls of regions in a graph, and then in those inside it, with the graphs."""
-    graphs = (each for each in module.modules() if isinstance(each, torch.fx.GraphModule))
-    target = torch.ops.higher_order.invoke_subgraph
-    return [(each, call) for each in graphs for call in each.graph.find_nodes(op="call_function", target=target)]
+    owners, target = (each for each in module.modules() if isinstance(each, torch.fx.GraphModule)), torch.ops.higher_order.invoke_subgraph
+    return [(owner, call) for owner in owners for call in owner.graph.find_nodes(op="call_function", target=target)]
 
 
 def inline_regions(module: torch.fx.GraphModule) -> None:
@@ -46,24 +45,29 @@ def inline_regions(module: torch.fx.GraphModule) -> None:
     traced: dict[object, tuple[str, list[str]]] = {}  # the stack and the modules of each region's first call
     sources, owners = dict(zip(module.graph.find_nodes(op="placeholder"), input_sources(module), strict=True)), set()
     while calls := region_calls(module):
-        owner, call = calls[0]  # of the outermost graph, so that a region in a region is called with its values
-        _inline(owner, call, _modules_of(call, sources), traced)
-        owners.add(owner)
-    for owner in owners:  # Dynamo drops unread sizes from its own graphs
-        owner.graph.eliminate_dead_code(lambda node: node.op != "get_attr" and node.target != "size")
+        _inline(*calls[0], sources, traced)  # of the outermost graph, so that a region in a region is called with its values
+        owners.add(calls[0][0])
+    for owner in owners:  # Dynamo drops unread sizes from its own graphs, and not from regions
+        owner.graph.eliminate_dead_code(lambda node: node.op != "get_attr" and node.target not in ("size", "item", operator.getitem))
         owner.recompile()
 
 
-def _inline(module: torch.fx.GraphModule, node: Any, modules: list[str], traced: dict[object, tuple[str, list[str]]]) -> None:
+def _inline(
+    module: torch.fx.GraphModule, node: Any, sources: Mapping[Any, str | None], traced: dict[object, tuple[str, list[str]]]
+) -> None:
     graph, (reader, _, *operands) = module.graph, node.args
     region = operator.attrgetter(reader.target)(module)
-    call = node.meta.get("stack_trace") or "", modules
+    call = node.meta.get("stack_trace") or "", _modules_of(node, sources)
     (before, old), (now, new) = traced.setdefault(region, call), call
     moves = dict(match.group(1, 3) for pair in zip(old, new, strict=True) if (match := _MOVE.fullmatch("\n".join(pair))))
     copies: dict[torch.fx.Node, Any] = dict(zip(region.graph.find_nodes(op="placeholder"), operands, strict=True))
+    for given, value in list(copies.items()):  # a region may have taken a float as a tensor: later calls pass the float (torch 2.13)
+        if getattr(value, "target", "item") == "item" and isinstance(given.meta.get("example_value"), torch.Tensor):
+            copies.update(dict.fromkeys(given.users, value))  # which all are `item`
+    known = len(copies)
     with graph.inserting_before(node):
         results: Any = graph.graph_copy(region.graph, copies)
-    for copy in itertools.islice(copies.values(), len(operands), None):
+    for copy in itertools.islice(copies.values(), known, None):
         if (stack := copy.meta.get("stack_trace") or "").startswith(before):
             copy.meta["stack_trace"] = now + stack.removeprefix(before)
         stack_of_modules = copy.meta.get("nn_module_stack") or {}
