@@ -59,7 +59,7 @@ def _inline(
     region = operator.attrgetter(reader.target)(module)
     call = node.meta.get("stack_trace") or "", _modules_of(node, sources)
     (before, old), (now, new) = traced.setdefault(region, call), call
-    moves = dict(match.group(1, 3) for pair in zip(old, new, strict=True) if (match := _MOVE.fullmatch("\n".join(pair))))
+    moves = {match[1]: match[3] for pair in zip(old, new, strict=True) if (match := _MOVE.fullmatch("\n".join(pair)))}
     copies: dict[torch.fx.Node, Any] = dict(zip(region.graph.find_nodes(op="placeholder"), operands, strict=True))
     for given, value in list(copies.items()):  # a region may have taken a float as a tensor: later calls pass the float (torch 2.13)
         if getattr(value, "target", "item") == "item" and isinstance(given.meta.get("example_value"), torch.Tensor):
