@@ -26,6 +26,7 @@ nowhere else. torch is imported with it; what torch itself imports late, and ONN
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
 | trees of guards, and the entries that hold them | `torch/_C/_dynamo/guards.pyi`, `torch/_dynamo/eval_frame.py` | no public name |
 | what torch compiles ahead, keeps and writes | `ortlens/_torch/ahead.py` lists them | the same |
+| regions of `nested_compile_region` where they are exported | `torch/_higher_order_ops/invoke_subgraph.py` | no public name |
 | objects as trees, for as long as a trace takes | `torch/utils/_pytree.py` | no public name undoes a registration |
 | sizes that may be 0 and 1; names of sizes | `torch/fx/experimental/_config.py`, `symbolic_shapes.py` | no public name |
 | artifacts of caches | `torch/compiler/_cache.py` | no public name registers another kind |
@@ -47,5 +48,6 @@ from ortlens._torch.exporter import *
 from ortlens._torch.guards import *
 from ortlens._torch.interpreters import *
 from ortlens._torch.process import *
+from ortlens._torch.regions import *
 from ortlens._torch.retracing import *
 from ortlens._torch.tensors import *

@@ -17,11 +17,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputSpec, TensorArgument
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree
 
 from ortlens._process import process_wide, replaced, with_value
 from ortlens._torch.exporter import quiet
+from ortlens._torch.regions import inline_regions, region_calls
 from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint
 
 if TYPE_CHECKING:
@@ -79,28 +80,25 @@ def list_composites(*, for_inductor: bool) -> None:
         import torch._inductor.decomposition  # noqa: F401 - makes the table
 
 
-def without_idle_moves(program: Any) -> Any:
-    """Return the program, or a copy in which `prims.device_put` that moves nothing is its argument, as PyTorch's kernel returns it."""
+def plain_program(program: Any) -> Any:
+    """Return the program, or a copy with regions inlined, in which `prims.device_put` that moves nothing is its argument, as in a call."""
 
-    def moves_nothing(node: torch.fx.Node) -> bool:
-        given: Any = node.args[0]
-        return bool(node.meta["val"].device == given.meta["val"].device)
+    def idle_moves(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+        moves = module.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default)
+        return [node for node in moves if node.meta["val"].device == node.all_input_nodes[0].meta["val"].device]
 
-    if not any(map(moves_nothing, program.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default))):
+    if not idle_moves(program.graph_module) and not region_calls(program.graph_module):
         return program
 
     made = copy.copy(program)
-    module = made._graph_module = copy.deepcopy(program.graph_module)
-    outputs = list(program.graph_signature.output_specs)
-    for node in filter(moves_nothing, module.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default)):
-        given: Any = node.args[0]
-        node.replace_all_uses_with(given)
-        module.graph.erase_node(node)
-        for place, spec in enumerate(outputs):
-            if getattr(spec.arg, "name", None) == node.name:
-                outputs[place] = OutputSpec(spec.kind, TensorArgument(name=given.name), spec.target)
+    module, signature = copy.deepcopy((program.graph_module, program.graph_signature))
+    with module._set_replace_hook(signature.get_replace_hook()):
+        inline_regions(module)
+        for node in idle_moves(module):
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            module.graph.erase_node(node)
     module.recompile()
-    made._graph_signature = ExportGraphSignature(program.graph_signature.input_specs, outputs)
+    made._graph_module, made._graph_signature = module, signature
     return made
 
 

@@ -83,6 +83,7 @@ class OrtBackend:
         try:
             ahead = not dry_run and _torch.compiles_ahead()
             before = _graph_ids(recorder)
+            _torch.inline_regions(graph_module)
             with gc_paused(), self.seen_by(recorder, graph_module):
                 compiled = self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run, ahead=ahead)
         except Exception as error:
@@ -197,7 +198,7 @@ class OrtBackend:
         from ortlens.backend.lowering.exported import CompiledProgram
         from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
-        program = _torch.without_idle_moves(program)
+        program = _torch.plain_program(program)
         decomposed, lowered = self.compiler.lowered_from(program, recorder=recorder)
         run = self.compiler.compile(lowered, recorder=recorder, dry_run=dry_run, loading_ns=lowered.loading_ns)
         return CompiledProgram(program, decomposed, run, None if dry_run else MemoryAssumptions)

@@ -90,7 +90,7 @@ def tried(
             program, asked = _traced(target, args, kwargs, None)
         if converts:
             return frozen_from(program, backend, source=target, traced=parameters_source(target), asked=asked)
-        lowered_for(_torch.without_idle_moves(program), backend, source=target, traced=parameters_source(target))
+        lowered_for(_torch.plain_program(program), backend, source=target, traced=parameters_source(target))
     except (UsageError, Untraceable, DroppedWrite) as error:
         return str(error)
     finally:

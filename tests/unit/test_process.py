@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ortlens import _process
 from ortlens._process import CoreWatch, gc_paused, usable_cores
 from tests.threads import in_threads
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-_ROOMS = ("backend", "cli", "job", "lens", "magic")
+_ROOMS = ("_torch", "backend", "cli", "job", "lens", "magic")
 """Folders in which ortlens itself calls or compiles the user's code; `demo` counts as user code."""
 
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

@@ -47,9 +47,9 @@ def export_program(  # noqa: PLR0913 - a program, how it was traced, and what to
     """
     lowered_from = backend.compiler.lowered_from
     with gc_paused(), _torch.zero_and_one_open():
-        decomposed, lowered = lowered_from(_torch.without_idle_moves(program))
+        decomposed, lowered = lowered_from(_torch.plain_program(program))
         if retrace is not None:
-            decomposed = _open_to_one(decomposed, lambda ones: lowered_from(_torch.without_idle_moves(retrace(ones)))[0])
+            decomposed = _open_to_one(decomposed, lambda ones: lowered_from(_torch.plain_program(retrace(ones)))[0])
         refuse_constants(program, decomposed)
         arguments = Arguments(decomposed, decomposed.module(check_guards=False).forward)
         graph = backend.compiler.deployed(

@@ -198,7 +198,7 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     asked: Collection[str] = (),
 ) -> Frozen:
     """Compile a program and freeze it; `asked` is what the traced code asked about layouts."""
-    parts = lowered_for(_torch.without_idle_moves(program), backend, source=source, traced=traced)
+    parts = lowered_for(_torch.plain_program(program), backend, source=source, traced=traced)
     steps = _steps_of(parts, backend, recorder=None, asked=asked)
     frozen = Frozen(parts.program, source, steps=steps, arguments=parts.arguments, fallback=fallback, backend=backend)
     call = frozen.steps.function(parts.arguments, frozen.call_with_rearranged_args)

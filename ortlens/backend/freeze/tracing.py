@@ -76,6 +76,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
             _torch.unprinted(),
             torch.no_grad(),
             _torch.unchecked_distributions(),
+            _torch.regions_ignored(),
             questions,
             known,
             forward,

@@ -97,7 +97,7 @@ class Compilations:
         if (rank := rank_of_process()) is not None:  # now: the process group may be gone when the capture is taken
             self.recorder.note(rank=rank)
         if (at := calling_line()) is not None:  # lines of a library alone are not the user's
-            for node in graph_module.graph.nodes:
+            for node in (node for each in graph_module.modules() if isinstance(each, torch.fx.GraphModule) for node in each.graph.nodes):
                 if trace := node.meta.get("stack_trace"):
                     node.meta["stack_trace"] = f'  File "{at.file}", line {at.line}, in {at.function}\n{trace}'
         target = self.targets.note_compilation()
