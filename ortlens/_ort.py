@@ -226,6 +226,7 @@ def _listed_in_child(provider: str) -> tuple[ListedKernel, ...] | EllipsisType |
 _MAKE_IN_CHILD = f"""
 import json, sys, time, onnxruntime
 import onnxruntime.capi._pybind_state as native
+from ortlens._ort import session_from
 constructed, clock = native.InferenceSession, []
 native.InferenceSession = lambda *arguments: (constructed(*arguments), clock.append(time.time_ns()))[0]
 given = json.loads(sys.stdin.read())
@@ -233,14 +234,9 @@ for name in given["libraries"].keys() - set(onnxruntime.get_available_providers(
     onnxruntime.register_execution_provider_library(name, given["libraries"][name])
 for each in given["sessions"]:
     print("\\n{_ANSWER}", file=sys.stderr, flush=True)
-    options = onnxruntime.SessionOptions()
-    for name, value in each["settings"].items(): setattr(options, name, type(getattr(options, name))(value))
-    for entry in each["entries"].items(): options.add_session_config_entry(*entry)
-    for size in each["sizes"].items(): options.add_free_dimension_override_by_name(*size)
-    arguments = {{"providers": list(map(tuple, each["providers"])), "disabled_optimizers": each["without"] or None}}
     try:
         clock[:] = [time.time_ns()]
-        session = onnxruntime.InferenceSession(each["model"], options, enable_fallback=0, **arguments)
+        session = session_from(each)
         clock.append(time.time_ns())
         del session
     except Exception:
@@ -316,6 +312,27 @@ def start_trials(request: SessionRequest, timeout_s: float) -> dict[str, int]:
         return {
             way: log.clock[-1] - log.clock[0] for way, log in zip(ways, _logs_of([*ways.values()], timeout_s), strict=False) if log.clock
         }
+
+
+def tried_in_child(module: str, request: SessionRequest, given: Mapping[str, Any], timeout_s: float) -> Any:
+    """Call a module's `answer` in a process of its own, on what a session is made of; return its JSON, None where it failed."""
+    with tempfile.TemporaryDirectory(prefix="ortlens-trials-", ignore_cleanup_errors=True) as folder:
+        data = _as_data(request, Path(folder), _FATAL) | dict(given)
+        status, output = _in_child(f"from {module} import answer; answer()", json.dumps(data), max(timeout_s, 0))
+    return json.loads(output.rpartition("\n")[2]) if status == 0 else None
+
+
+def session_from(data: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+    """Make a session in a child, from what its parent gave it."""
+    options = onnxruntime.SessionOptions()
+    for name, value in data["settings"].items():
+        setattr(options, name, type(getattr(options, name))(value))
+    for entry in data["entries"].items():
+        options.add_session_config_entry(*entry)
+    for size in data["sizes"].items():
+        options.add_free_dimension_override_by_name(*size)
+    arguments = {"providers": [*map(tuple, data["providers"])], "disabled_optimizers": data["without"] or None}
+    return onnxruntime.InferenceSession(data["model"], options, enable_fallback=0, **arguments)
 
 
 def _as_data(request: SessionRequest, folder: Path, severity: int) -> dict[str, Any]:

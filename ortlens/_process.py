@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -147,6 +147,21 @@ def heap_bytes() -> int | None:
     """Count the bytes that `malloc` holds in all threads, with large blocks; None where the C library does not report it."""
     figures = None if (function := _mallinfo2()) is None else function()
     return None if figures is None else int(figures.uordblks) + int(figures.hblkhd)
+
+
+class ProcessMemory(NamedTuple):
+    """Memory of this process, in bytes; `heap` and `free` are 0 where the C library does not report them."""
+
+    resident: int
+    heap: int  # in use
+    free: int  # between blocks in use, which `malloc` keeps: what lies behind the last block is given back
+
+
+def process_memory() -> ProcessMemory | None:
+    """Read the memory of this process, in less than 0.1 ms; None where the system does not tell."""
+    resident, figures = resident_bytes(os.getpid()), (_mallinfo2() or _Mallinfo)()
+    heap, free = figures.uordblks + figures.hblkhd, figures.fordblks - figures.keepcost
+    return None if resident is None else ProcessMemory(resident, heap, free)
 
 
 def at_cost(make: Callable[[], _Made]) -> tuple[_Made, int, int | None]:

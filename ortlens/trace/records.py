@@ -429,12 +429,16 @@ class Session:
         "Bytes of weights that stay inputs because the model only looks them up, as embeddings.", unit="bytes"
     )
     arena_bytes: int | None = optional(
-        "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes"
+        "Peak of what ONNX Runtime's allocators held for activations while profiled; of a watched session, the heap that its runs took.",
+        unit="bytes",
     )
     kept_bytes: int | None = optional(
         "What a second session like it took from the system for activations in its first runs, and keeps from run to run; measured by "
-        "`explain` and `measure` where values alive at the same time take 32 MiB or more. Empty elsewhere.",
+        "`explain` and `measure` where values alive at the same time take 32 MiB or more, and of watched sessions. Empty elsewhere.",
         unit="bytes",
+    )
+    calls_by_sizes: tuple[str, ...] = column(
+        "Of a watched session: its calls by the sizes of inputs, and the memory after the one that raised it most.", default=()
     )
     cuda_graph: GraphUse | None = optional(
         "Whether calls replay a CUDA graph: `replayed`; or why the latest sizes do not: it was `slower`, several `threads` call, `many` "

@@ -104,7 +104,7 @@ class _Shard:
 class RunLog:
     """Records the calls of one session (or of one graph, for a backend other than ours)."""
 
-    __slots__ = ("_calls", "_lock", "_shards", "facts", "graph_id", "on_failure", "session_id")
+    __slots__ = ("_calls", "_lock", "_shards", "facts", "graph_id", "on_failure", "on_room", "session_id")
 
     def __init__(self, session_id: str | None, graph_id: str | None, on_failure: Callable[[Exception], None] | None = None) -> None:
         """Start without calls; a thread's ring is made when the thread first calls. For another backend than ours, there is no session.
@@ -112,6 +112,7 @@ class RunLog:
         A caller calls `on_failure` where `record` raises, so that its own work goes on.
         """
         self.on_failure = on_failure or (lambda _error: None)  # a log that nobody reads has nobody to report to
+        self.on_room: Callable[[int], None] | None = None  # gets the number of a call now and then, ever more rarely at first
         self.facts: Callable[[], dict[str, Any]] = dict  # further columns of the session, as they are when a capture is made
         self.session_id = session_id
         self.graph_id = graph_id
@@ -139,6 +140,8 @@ class RunLog:
         if slot + 1 == shard.stop:
             with self._lock:  # against a reader that adds up; once in half a ring
                 shard.make_room()
+            if self.on_room is not None:
+                self.on_room(ring[base + 4])
 
     def of_thread(self, thread: int) -> _Shard | None:
         """Return the calls of a thread so far, for `put_back`; None without any."""

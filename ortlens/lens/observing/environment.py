@@ -26,6 +26,7 @@ from ortlens import _versions
 from ortlens._process import cpu_quota, throttling, usable_cores
 from ortlens.analysis.index import grouped
 from ortlens.analysis.roofline import CPU, is_worth_comparing
+from ortlens.lens.observing.session_memory import SessionMemory
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.journal import Journal
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.trace.runlog import RunLog
 
 
 _MAX_TEXT = 300
@@ -108,6 +110,7 @@ class LensRecorder(Recorder):
         self._lens = weakref.ref(lens)
         self._figures_of_machine = figures
         self._throttling = throttling()
+        self.memories: dict[str, SessionMemory] = {}  # by session, or by the graph of another backend
         if journal is not None:
             self.journal = Journal(journal, self._head, self)
             weakref.finalize(lens, self.journal.close)  # also when the interpreter exits
@@ -126,8 +129,17 @@ class LensRecorder(Recorder):
                 self.note(throttled=times, throttled_ns=ns)
         return {"name": lens.name, "backend": self.backend, "environment": {**facts, **self.facts}}
 
+    def run_log(self, session_id: str | None, graph_id: str | None) -> RunLog:
+        """Return the log of a session, which looks at the memory of the process now and then."""
+        log, key = super().run_log(session_id, graph_id), str(session_id or graph_id)
+        log.on_room = self.memories.setdefault(key, SessionMemory(key, self)).look
+        return log
+
     def captured(self) -> r.Capture:
         """Freeze what was recorded so far, with its head; recording goes on."""
+        with lens_guard(self, "reading the memory of the process"):
+            for memory in tuple(self.memories.values()):
+                memory.report()
         return self.capture(**self._head())
 
 

@@ -20,7 +20,7 @@ from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 from ortlens.lens.onnx_model.sessions import SessionChoice, choice_from, new_session, run, runner_of
-from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feeds_from, generated, inputs_from_session, inputs_of, shapes_of
+from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feeds_from, generated, inputs_from_session, inputs_of
 from ortlens.lens.onnx_model.source import ModelSource, source_of, with_names
 from ortlens.lens.profiling.forecast import RULED, provider_to_forecast
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ortlens.lens.observing.session_memory import SessionMemory
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.trace.runlog import RunLog
 
@@ -202,9 +203,10 @@ def watch(
     inputs = inputs_of(structure) if structure is not None else inputs_from_session(session)
     lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure, journal=journal)
     lens.note(onnx_model="session")
-    log, shapes = lens.began(session, create_ns=0, held_bytes=None), dict[str, tuple[int, ...]]()
+    log = lens.began(session, create_ns=0, held_bytes=None)
     lens.kept_inputs = kept = deque[Any](maxlen=keep_inputs)
-    lens.note_watching(_recorded(session, log, shapes, kept), shapes)
+    log.on_room = None  # its memory is looked at by sizes
+    lens.note_watching(functools.partial(_recorded, session, log, kept))
     return lens
 
 
@@ -226,7 +228,7 @@ def _source(session: onnxruntime.InferenceSession) -> tuple[ModelSource, onnx.Mo
     return (source, with_names(source.structure)) if same_inputs and same_outputs else (unknown, None)
 
 
-def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[str, Any], kept: deque[Feed]) -> Callable[[], None]:
+def _recorded(session: onnxruntime.InferenceSession, log: RunLog, kept: deque[Feed], memory: SessionMemory) -> Callable[[], None]:
     """Put a clock around the methods that run a session.
 
     The session gets a subclass of its own class, whose methods record. An attribute of the session in place of a method would make
@@ -236,28 +238,33 @@ def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[s
     watched = type(base.__name__, (base,), {"__slots__": (), "__module__": base.__module__, "__qualname__": base.__qualname__})
     for name in _METHODS:
         if callable(method := getattr(base, name, None)):
-            setattr(watched, name, _timed(method, log, *((shapes, kept) if name == "run" else ({"": ()}, deque(maxlen=0))), recording))
+            setattr(watched, name, _timed(method, log, memory, kept if name == "run" else deque(maxlen=0), recording))
     session.__class__ = watched
     return functools.partial(_stopped, weakref.ref(session), watched, base, recording)
 
 
-def _timed(method: Callable[..., Any], log: RunLog, shapes: dict[str, Any], kept: deque[Feed], recording: list[bool]) -> Callable[..., Any]:
-    """Wrap a method to record until `recording` is empty; empty `shapes` get those of the inputs of the first call, `kept` the inputs."""
+def _timed(method: Callable[..., Any], log: RunLog, memory: SessionMemory, kept: deque[Feed], recording: list[bool]) -> Callable[..., Any]:
+    """Wrap a method to record until `recording` is empty: times, memory by the sizes of inputs, and in `kept` the inputs."""
     clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
 
     def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not recording:
             return method(self, *args, **kwargs)
+        looked, feed = None, args[1] if len(args) > 1 else kwargs.get("input_feed") or kwargs.get("input_dict_ort_values")
+        try:
+            looked = memory.before(feed if isinstance(feed, Mapping) else {})
+        except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
+            unlogged(error)
         started = clock()
         result = method(self, *args, **kwargs)
         done = clock()
         try:
             record(started, started, done, done, thread())
-            if kept.maxlen or not shapes:
-                feed = kwargs.get("input_feed", args[1] if len(args) > 1 else {})
-                shapes.update({} if shapes else shapes_of(feed if isinstance(feed, Mapping) else {}))
-                kept.append(copy.deepcopy(dict(feed)) if kept.maxlen else {})  # the caller may write into its arrays
-        except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
+            if looked is not None:
+                memory.after(*looked, result)
+            if kept.maxlen:
+                kept.append(copy.deepcopy(dict(feed or {})))  # the caller may write into its arrays
+        except Exception as error:  # noqa: BLE001 - likewise
             unlogged(error)
         return result
 

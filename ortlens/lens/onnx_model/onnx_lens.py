@@ -24,8 +24,10 @@ from ortlens.backend.basis.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.errors import OrtLensError, SessionError, UsageError
 from ortlens.lens.observing.digests import Digests
 from ortlens.lens.observing.environment import LensRecorder, machine_figures
+from ortlens.lens.observing.session_memory import WATCHED, SessionMemory
 from ortlens.lens.observing.session_messages import SessionMessages
 from ortlens.lens.onnx_model import graph_records
+from ortlens.lens.onnx_model.memory_trials import try_memory
 from ortlens.lens.onnx_model.sessions import SessionChoice, new_session, run, runner_of, threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, feeds_from, generated, inputs_from_session, shapes_of
 from ortlens.lens.onnx_model.two_models.model_side import ModelSide
@@ -102,7 +104,7 @@ class OnnxLens(CaptureView):
             self._facts["onnx_ir_version"] = str(structure.ir_version)
             self._recorder.attach(graph_records.MODEL_FILE, structure.SerializeToString())
         self._sizes: dict[str, tuple[int, ...]] = {}
-        self._watched_shapes: dict[str, tuple[int, ...]] = {}
+        self._memory: SessionMemory | None = None  # of a watched session
         self._stop: Callable[[], object] | None = None
         self._recorder.add(*graph_records.records_of(source, inputs, structure, {}))
 
@@ -193,8 +195,9 @@ class OnnxLens(CaptureView):
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel, as `Lens.profile` does.
 
-        Of a session that takes 1 s to create, it also tries what shortens that, in the time that is left: the finding `slow_start`.
-        A session with more threads than the process has cores is timed with fewer: the finding `too_many_threads`.
+        Of a session that takes 1 s to create, it also tries what shortens that, in the time that is left: the finding `slow_start`. Of a
+        watched one that keeps memory for a rare call, what frees that, in processes of their own: the finding `memory_ratchet`. A session
+        with more threads than the process has cores is timed with fewer: the finding `too_many_threads`.
 
         Args:
             *args: Inputs in order; without any, those of the latest call.
@@ -221,6 +224,8 @@ class OnnxLens(CaptureView):
         if not repeats.budget.is_over():
             measure_peaks(self._recorder)
             self._messages.time_starts([self._request()], try_s=repeats.budget.left_s())
+            if self._memory is not None and (request := self._request()) is not None:
+                try_memory(self._memory, request, self._signature, repeats.budget.left_s())
         return self.kernels
 
     def _profile(self, session: onnxruntime.InferenceSession, feed: Feed, repeats: Repeats) -> None:
@@ -347,7 +352,7 @@ class OnnxLens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        self._take_sizes(self._watched_shapes)
+        self._take_sizes(self._memory.first if self._memory is not None else {})
         if self._facts["onnx_model"] != "session":  # one that is watched may serve, on a device with room for one
             self._messages.note([self._request()])
         return self._recorder.captured()
@@ -365,10 +370,11 @@ class OnnxLens(CaptureView):
             path.write_bytes(self._source.data or b"")
         return str(path), []
 
-    def note_watching(self, stop: Callable[[], object], shapes: dict[str, tuple[int, ...]]) -> None:
-        """Note that calls of the session are recorded, until `stop` is called; `shapes` receives those of the inputs of the first call."""
-        self._watched_shapes = shapes
-        self._stop = weakref.finalize(self, stop)
+    def note_watching(self, start: Callable[[SessionMemory], Callable[[], object]]) -> None:
+        """Start to record the calls of the session, with the memory of the process over them, until what `start` returns is called."""
+        memory = self._memory = WATCHED[self.session] = self._recorder.memories[SESSION]
+        memory.model = self._source.loadable or object()
+        self._stop = weakref.finalize(self, start(memory))
 
     def close(self) -> None:
         """Stop recording the calls of a watched session, which is as it was before. What was recorded stays."""

@@ -90,7 +90,7 @@ def test_what_shortens_a_start_is_advised(size: int, fault: int, told: str, monk
     (path := tmp_path / ("m" * size)).write_bytes(product().SerializeToString())
     timed = _ort._MAKE_IN_CHILD.replace("time.time_ns())", 'clock[0] + len(each["model"].rpartition("/")[2]))')
     write = 'any(open(name, "wb").write(open(each["model"], "rb").read()) for key, name in each["entries"].items() if "path" in key)'
-    fails = f"assert not ({fault} and options.optimized_model_filepath); {write}"
+    fails = f"assert not ({fault} and each['settings'].get('optimized_model_filepath')); {write}"
     monkeypatch.setattr(_ort, "_MAKE_IN_CHILD", timed.replace("session =", f"{fails}; session ="))
     monkeypatch.setattr("ortlens.lens.observing.session_messages.parts_from", lambda *_: {"provider_ns": 1})
     (recorder := Recorder()).add(r.Session(session_id="s0", partition_id="p0", model_id="m0", create_ns=10**9))
