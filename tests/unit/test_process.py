@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ortlens import _process
-from ortlens._process import CoreWatch, gc_paused, usable_cores
+from ortlens._process import CoreWatch, at_cores, gc_paused, usable_cores
 
 HZ = 100
 
@@ -67,6 +67,14 @@ def test_what_is_not_counted_or_too_short_is_not_known(text: str, passed: float,
 def test_a_system_that_does_not_count_is_no_failure(counted: Path) -> None:
     assert not counted.exists()
     assert CoreWatch().shares() is None
+
+
+def test_threads_that_spin_after_the_work_are_waited_for_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, walls = iter([0, 6_000_000, 9_000_000, 12_000_000, 12_100_000]), iter([0, 3_000_000])  # two cores, then one for 6 ms
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("time.process_time_ns", lambda: next(used))
+    monkeypatch.setattr("time.perf_counter_ns", lambda: next(walls))
+    assert at_cores(lambda: "made") == ("made", 2.0, 6_000_000)
 
 
 def test_the_collector_rests_meanwhile_and_comes_back_after_an_error_too() -> None:
