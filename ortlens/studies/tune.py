@@ -106,30 +106,25 @@ def tune(
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
-        chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s)).run(given, settings)
+        chosen, trials = Tuning(target, args, kwargs, TimeBudget(budget_s)).run(given, settings)
         return chosen, frame_from_records(TABLE, trials)
 
     return run
 
 
-def tried(
-    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], given: OrtBackendOptions, budget: TimeBudget
-) -> tuple[OrtBackendOptions, list[Trial]]:
-    """Do what `tune` does for one call; return the options, and a row per trial."""
-    return _Tuning(target, args, kwargs, budget).run(given)
-
-
-class _Tuning:
+class Tuning:
     """One run of `tune`."""
 
-    def __init__(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget) -> None:
+    def __init__(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget, *, callers: int = 1) -> None:  # noqa: ANN401 - a callable
+        """Begin with a call; what makes more calls per second for several callers together is faster."""
         self._target, self._args, self._kwargs = target, args, kwargs
-        self._budget = budget
+        self._budget, self._callers = budget, callers
         self._expected = _torch.tensors_of(target(*args, **kwargs))
         self._trials: list[Trial] = []
         self._partitions = 0
 
     def run(self, given: OrtBackendOptions, lines: Sequence[str] | None = None) -> tuple[OrtBackendOptions, list[Trial]]:
+        """Try the settings of some lines, or those that may help; return the options, and a row per trial."""
         candidates = [self._of_line(line) for line in lines or ()]
         base = self._side("given options", partial(self._compiled, given))
         base.start(self._expected)
@@ -148,7 +143,7 @@ class _Tuning:
 
     def _side(self, way: str, make: Callable[[], Callable[[], Any]], dynamo: Mapping[str, Any] | None = None) -> LocalSide:
         given, around = (self._target, self._args, self._kwargs), partial(_torch.dynamo_settings, dynamo or {})
-        return LocalSide(name=way, make=make, given=given, around=around)
+        return LocalSide(name=way, make=make, given=given, around=around, callers=self._callers)
 
     def _compiled(self, options: OrtBackendOptions, given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None) -> Callable[[], Any]:
         args, kwargs = given or (self._args, self._kwargs)
