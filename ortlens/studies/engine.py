@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _TOLERANCES = Tolerances(atol=0, rtol={torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2})
 _LIMITS = ProcessLimits(seconds=600.0)
-_LOADED_NS = 100_000_000  # of several callers: in less, the cores that others have cannot be counted
+_ROUND_NS, _LOADED_NS = 20_000_000, 100_000_000  # of several callers, in turns with other ways; and where cores of others are counted
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -93,7 +93,7 @@ class LocalSide(Side):
             wait = waiting_for(*self.given, result)  # a function may have its weights, or move its inputs, out of sight
             wait()
             self.first_ns = time.perf_counter_ns() - began
-            together = partial(loaded, call, wait, self.callers)
+            together = partial(loaded, call, wait, self.callers, _ROUND_NS)
             self._timed = clocked_often(call, wait) if self.callers == 1 else lambda: round(1e9 / per_second(together()))
         tensors = _torch.tensors_of(result)
         self.max_abs, self.matches = difference(tensors if expected is None else expected, tensors)
@@ -113,7 +113,7 @@ class LocalSide(Side):
         return timed
 
 
-def loaded(call: Callable[[], Any], wait: Callable[[], None], callers: int) -> list[list[int]]:
+def loaded(call: Callable[[], Any], wait: Callable[[], None], callers: int, for_ns: int = _LOADED_NS) -> list[list[int]]:
     """Have threads call for a time, each after one that warms it up; return the ns of the calls, by thread."""
     ready, grad, clock = threading.Barrier(callers), torch.is_grad_enabled(), time.perf_counter_ns
 
@@ -122,7 +122,7 @@ def loaded(call: Callable[[], Any], wait: Callable[[], None], callers: int) -> l
             ready.wait()
             call()
             ends = [clock()]
-            while len(ends) == 1 or ends[-1] - ends[0] < _LOADED_NS:
+            while len(ends) == 1 or ends[-1] - ends[0] < for_ns:
                 call()
                 wait()
                 ends.append(clock())

@@ -80,6 +80,7 @@ def tune(
     options: OrtBackendOptions | Mapping[str, Any] | None = None,
     budget_s: float = 60.0,
     settings: Sequence[str] | None = None,
+    concurrency: int = 1,
 ) -> Callable[..., tuple[OrtBackendOptions, pd.DataFrame]]:
     """Try the options that may make a target faster, one after the other, each in turns with the best so far.
 
@@ -91,22 +92,25 @@ def tune(
         options: The options to begin with.
         budget_s: Time limit in seconds, compilation included; no trial begins after it, and what was not tried is listed so.
         settings: Lines of Python to try, as in the column `settings` of `lens.actions`. None: the options that may help.
+        concurrency: How many threads call at the same time. Faster is what makes more calls per second for all of them together.
 
     Returns:
         A callable of the target's arguments that returns the options, and the frame of all trials, with the columns of
         `ortlens.studies.tune.Trial`.
 
     Raises:
-        UsageError: The target cannot be called, the budget is no time, or a line sets nothing that can be tried.
+        UsageError: The target cannot be called, nobody calls it, the budget is no time, or a line sets nothing that can be tried.
     """
     if not callable(target):
         raise UsageError(f"tune() takes a function or a module, not {type(target).__name__}")
+    if concurrency < 1:
+        raise UsageError(f"concurrency must be a number of callers from 1, not {concurrency}")
     TimeBudget(budget_s)  # raises now, and begins with the call
     given = OrtBackendOptions.from_any(options)
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
-        chosen, trials = Tuning(target, args, kwargs, TimeBudget(budget_s)).run(given, settings)
+        chosen, trials = Tuning(target, args, kwargs, TimeBudget(budget_s), callers=concurrency).run(given, settings)
         return chosen, frame_from_records(TABLE, trials)
 
     return run
