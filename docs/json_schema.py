@@ -19,6 +19,7 @@ from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.cli.commands import answer
 from ortlens.doctor import Check
+from ortlens.studies.bench import Load
 from ortlens.studies.bisect import Bisection
 from ortlens.studies.compare_models import ModelComparison
 from ortlens.studies.tune import Trial
@@ -28,7 +29,7 @@ from ortlens.views.live import LiveFigures
 
 _SIMPLE: Mapping[object, object] = {str: "string", int: "integer", bool: "boolean", float: ["number", "null"], types.NoneType: "null"}
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", flags=re.MULTILINE)
-_UNITS = {"_ns": "ns", "_bytes": "bytes", "_s": "s"}
+_UNITS = {"_ns": "ns", "_bytes": "bytes", "_per_s": "1/s", "_s": "s"}
 
 _RECOMMENDED = {"recommendations": tuple[ActionRow, ...]}
 _OVERVIEW: Mapping[str, Any] = {**FACTS, **_RECOMMENDED}
@@ -55,7 +56,7 @@ ANSWERS: Mapping[str, tuple[type[Any] | None, Mapping[str, Any]]] = {
     ),
     "compare_models": (ModelComparison, {"ok": bool, "verdicts": tuple[VerdictRow, ...]}),
     "check": (None, {"ok": bool, "capture": str, "verdicts": (VerdictRow, {"message": str, "to_do": str}), **_RECOMMENDED}),
-    "bench": (None, {"rows": tuple[SideResult, ...], **_RECOMMENDED}),
+    "bench": (None, {"rows": tuple[SideResult, ...], "load": tuple[Load, ...], **_RECOMMENDED}),
     "tune": (None, {"rows": tuple[Trial, ...]}),
     "survey": (None, {"rows": tuple[SurveyRow, ...]}),
     "watch": (LiveFigures, {}),

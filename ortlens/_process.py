@@ -173,6 +173,24 @@ def at_cost(make: Callable[[], _Made]) -> tuple[_Made, int, int | None]:
     return made, elapsed, held
 
 
+def at_cores(run: Callable[[], _Made]) -> tuple[_Made, float, int]:
+    """Run something; return what it returns, how many cores this process used, and the CPU time of its threads until they rest.
+
+    Threads of pools spin for some time after their work. They rest when they use less than a tenth of a core, or after 0.1 s of CPU time.
+    """
+    used, began = time.process_time_ns(), time.perf_counter_ns()
+    made = run()
+    ended = last = time.process_time_ns()
+    cores = (ended - used) / max(time.perf_counter_ns() - began, 1)
+    time.sleep(_NAP_NS / 1e9)
+    while (now := time.process_time_ns()) - last > _NAP_NS / 10 and now - ended < 25 * _NAP_NS:
+        last = now
+        time.sleep(_NAP_NS / 1e9)
+    return made, cores, last - ended
+
+
+_NAP_NS = 4_000_000
+
 _WATCHED_S = 0.1
 
 

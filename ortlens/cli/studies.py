@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command, print_answer, print_note, recommended, width
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, Command, print_answer, print_note, recommended, width, write_text
 from ortlens.errors import UsageError
 from ortlens.job.providers import library_from_text
 from ortlens.job.request import backend_options, options_from_pairs
@@ -32,14 +32,19 @@ if TYPE_CHECKING:
 def _bench(options: argparse.Namespace) -> None:
     chosen = backend_options(options)
     with target_and_inputs(options) as (target, args, kwargs):
-        from ortlens.studies.bench import WAYS, bench
+        from ortlens.studies.bench import WAYS, bench, under_load
         from ortlens.studies.engine import sides_text
         from ortlens.trace import store
+        from ortlens.views.throughput import throughput_svg
 
         ways = tuple(name.strip() for name in options.ways.split(",") if name.strip()) or WAYS
         rows, capture = bench(target, args, kwargs, ways=ways, seconds=options.seconds, options=chosen or None, name=options.target)
-    text = f"{sides_text(rows, width=width())}\n\n{conclusion(rows)}"
-    print_answer(options, "bench", {"rows": rows, **recommended(capture)}, text)
+        is_asked = options.concurrency or options.batch or options.picture
+        load = under_load(options, chosen, [row.way for row in rows if row.rounds], (args, kwargs)) if is_asked else []
+    tables = [sides_text(rows, width=width()), conclusion(rows), *([sides_text(load, width=width())] if load else [])]
+    print_answer(options, "bench", {"rows": rows, "load": load, **recommended(capture)}, "\n\n".join(tables))
+    if options.picture is not None:
+        write_text(options.picture, throughput_svg(tuple(load)))
     if options.save is not None:
         print_note(f"Saved to {store.save(capture, options.save)}")
 
@@ -48,10 +53,11 @@ BENCH = Command(
     name="bench",
     text="Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture.",
     run=_bench,
-    asks="Is it faster than eager and than Inductor?",
+    asks="Is it faster than eager and than Inductor?\nHow many calls per second do several callers get, and what limits them?",
     examples="""
         ortlens bench mymodels:net --input f32[32,256] -o bench.ortlens  # every way, and the capture
         ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
+        ortlens bench mymodels:net --input f32[1,256] --concurrency 1 2 4 --batch 1 8 32 --picture load.svg  # throughput, latency
     """,
 )
 
@@ -73,10 +79,12 @@ def _tune(options: argparse.Namespace) -> None:
         from ortlens.backend.basis.options import OrtBackendOptions
         from ortlens.lens.observing.time_budget import TimeBudget
         from ortlens.studies.engine import sides_text
-        from ortlens.studies.tune import tried
+        from ortlens.studies.tune import Tuning
 
-        chosen, rows = tried(target, args, kwargs, OrtBackendOptions.from_any(given or None), TimeBudget(options.budget_s))
-    print_answer(options, "tune", {"rows": rows}, f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}")
+        base, budget = OrtBackendOptions.from_any(given or None), TimeBudget(options.budget_s)
+        chosen, rows = Tuning(target, args, kwargs, budget, callers=options.concurrency).run(base)
+    said = f" Faster is what makes more calls per second for {options.concurrency} callers together." if options.concurrency > 1 else ""
+    print_answer(options, "tune", {"rows": rows}, f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}{said}")
 
 
 TUNE = Command(
@@ -86,6 +94,7 @@ TUNE = Command(
     asks="Which options make it faster on this machine?",
     examples="""
         ortlens tune mymodels:net --input f32[32,256] --budget 60
+        ortlens tune mymodels:net --input f32[32,256] --concurrency 4  # what makes the most calls per second for four callers
     """,
 )
 

@@ -12,6 +12,7 @@ from array import array
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _ort
@@ -149,12 +150,12 @@ def _clocked(folder: str, calls: Sequence[Callable[[], Mapping[str, Any]]], runs
     first = last = [call() for call in calls]
     first_ns = time.perf_counter_ns() - began
     deadline, clock = time.perf_counter_ns() + round(seconds * 1e9), time.perf_counter_ns
-    times, heap, resident = (array("q", bytes(8 * runs)) for _ in range(3))  # in place: a list would grow while memory is watched
+    times, cpu, heap, resident = (array("q", bytes(8 * runs)) for _ in range(4))  # in place: a list would grow while memory is watched
     count, process = 0, os.getpid()
     while count < runs and (count <= _UNCOUNTED or clock() < deadline):
-        started = clock()
+        used, started = time.process_time_ns(), clock()
         last = [call() for call in calls]
-        times[count] = clock() - started
+        times[count], cpu[count] = clock() - started, time.process_time_ns() - used
         heap[count], resident[count] = heap_bytes() or 0, resident_bytes(process) or 0
         count += 1
     kept = [
@@ -166,6 +167,7 @@ def _clocked(folder: str, calls: Sequence[Callable[[], Mapping[str, Any]]], runs
         "first_ns": first_ns,
         "runs": count,
         "times": list(times[skipped:count]),
+        "cpu_ns": round(median(cpu[skipped:count])),
         "heap": list(heap[:count]),
         "resident": list(resident[:count]),
         "values": kept,

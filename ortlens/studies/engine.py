@@ -8,13 +8,19 @@ from __future__ import annotations
 import contextlib
 import math
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _torch
+from ortlens._process import at_cores
 from ortlens._shell import progress
 from ortlens.analysis.speed import MIN_ROUNDS, AbTiming
 from ortlens.backend.basis.ab_timing import clocked_often, take_turns, waiting_for
@@ -32,11 +38,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ortlens.studies.apart import ProcessResult
+    from ortlens.studies.bench import Load
     from ortlens.studies.environments import Environment
     from ortlens.trace.records import SideStatus
 
 _TOLERANCES = Tolerances(atol=0, rtol={torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2})
 _LIMITS = ProcessLimits(seconds=600.0)
+_ROUND_NS, _LOADED_NS = 20_000_000, 100_000_000  # of several callers, in turns with other ways; and where cores of others are counted
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -49,6 +57,7 @@ class Side:
     first_ns: int | None = None
     max_abs: float | None = None
     peak_bytes: int | None = None
+    used: list[tuple[int, int]] = field(default_factory=list, init=False)  # CPU time by round: of a call, and after the calls
 
     @property
     def runs(self) -> bool:
@@ -70,6 +79,7 @@ class LocalSide(Side):
 
     make: Callable[[], Callable[[], Any]]  # compiles, exports or loads, and returns the call
     around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext  # entered for each round, and not timed
+    callers: int = 1  # threads that call at the same time; then a round returns the time per call of all together
     given: tuple[Any, ...] = ()  # values on whose devices a call computes, beside those of its result
     matches: bool | None = None  # whether its results are what is expected; None until it started
     _timed: Callable[[], int] | None = field(default=None, init=False)
@@ -83,19 +93,48 @@ class LocalSide(Side):
             wait = waiting_for(*self.given, result)  # a function may have its weights, or move its inputs, out of sight
             wait()
             self.first_ns = time.perf_counter_ns() - began
-            self._timed = clocked_often(call, wait)
+            together = partial(loaded, call, wait, self.callers, _ROUND_NS)
+            self._timed = clocked_often(call, wait) if self.callers == 1 else lambda: round(1e9 / per_second(together()))
         tensors = _torch.tensors_of(result)
         self.max_abs, self.matches = difference(tensors if expected is None else expected, tensors)
         return tensors
 
     def round(self) -> int | None:
         """Return the ns of a call, the mean of as many as take a millisecond."""
+        if not self.runs or self._timed is None:
+            return None
         try:
             with self.around():
-                return self._timed() if self.runs and self._timed is not None else None
+                timed, cores, spun = at_cores(self._timed)  # which leaves the cores to the next side
         except Exception as error:  # noqa: BLE001 - it is the answer of this side
             self.fail("failed", in_a_line(error))
             return None
+        self.used.append((round(timed * cores), spun))
+        return timed
+
+
+def loaded(call: Callable[[], Any], wait: Callable[[], None], callers: int, for_ns: int = _LOADED_NS) -> list[list[int]]:
+    """Have threads call for a time, each after one that warms it up; return the ns of the calls, by thread."""
+    ready, grad, clock = threading.Barrier(callers), torch.is_grad_enabled(), time.perf_counter_ns
+
+    def caller(_: int) -> list[int]:
+        with torch.set_grad_enabled(grad):  # of which each thread has its own
+            ready.wait()
+            call()
+            ends = [clock()]
+            while len(ends) == 1 or ends[-1] - ends[0] < for_ns:
+                call()
+                wait()
+                ends.append(clock())
+        return [end - start for start, end in pairwise(ends)]
+
+    with ThreadPoolExecutor(callers) as pool:
+        return list(pool.map(caller, range(callers)))
+
+
+def per_second(times: Sequence[Sequence[int]]) -> float:
+    """Count the calls per second of threads, from the ns of the calls of each."""
+    return sum(len(own) * 1e9 / max(sum(own), 1) for own in times)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -104,6 +143,7 @@ class ProcessSide(Side):
 
     folder: Path  # gets one for each process
     environment: Environment = HERE
+    stop: threading.Event | None = None  # ends what it asks, which raises `StoppedError`
     _asked: int = field(default=0, init=False)
 
     def ask(self, function: Callable[..., Any], *args: Any, environment: Environment | None = None) -> ProcessResult:  # noqa: ANN401 - of any function
@@ -111,7 +151,8 @@ class ProcessSide(Side):
         made = self.folder / f"{function.__name__}{self._asked}"
         made.mkdir(parents=True)
         self._asked += 1
-        ended = run_in_subprocess(function, (str(made), *args), limits=_LIMITS, folder=made, environment=environment or self.environment)
+        known: Any = {"limits": _LIMITS, "folder": made, "environment": environment or self.environment, "stop": self.stop}
+        ended = run_in_subprocess(function, (str(made), *args), **known)
         self.peak_bytes = max(self.peak_bytes or 0, ended.peak_bytes or 0) or None
         return ended
 
@@ -145,7 +186,9 @@ def measured(
 
 
 def _result(side: Side, base: Sequence[int], own: Sequence[int] | None) -> SideResult:
-    row = SideResult(way=side.name, verdict="unmeasured", **same(side, "status", "note", "first_ns", "max_abs", "peak_bytes"))
+    used = (round(median(each)) or None for each in zip(*side.used, strict=True)) if side.used else (None, None)
+    known: Any = dict(zip(("cpu_ns", "spin_ns"), used, strict=True)) | same(side, "status", "note", "first_ns", "max_abs", "peak_bytes")
+    row = SideResult(way=side.name, verdict="unmeasured", **known)
     if not own:
         return row
     timing = AbTiming(base, own)
@@ -165,11 +208,11 @@ def difference(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) 
     return furthest, all(row.agrees for row in rows) and all(ours.dtype is theirs.dtype for theirs, ours in pairs)
 
 
-def sides_text(rows: Sequence[SideResult], *, width: int = 100) -> str:
+def sides_text(rows: Sequence[SideResult | Load], *, width: int = 100) -> str:
     """Lay sides out as a table, and below it what is to be known of some, such as why there are no times."""
     timed = [row for row in rows if row.call_ns is not None]
     lines = [table(timed, brief_columns(timed), width=width, limit=None)] if timed else []
     for row in rows:
         said = ": ".join(filter(None, ("" if row in timed else "not measured", row.note)))
-        lines += textwrap.wrap(visible(f"{row.way}: {said}"), width, subsequent_indent="  ") if said else []
-    return "\n".join(lines)
+        lines += ["\n".join(textwrap.wrap(visible(f"{row.way}: {said}"), width, subsequent_indent="  "))] if said else []
+    return "\n".join(dict.fromkeys(lines))  # rows of one way may say the same

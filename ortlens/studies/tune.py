@@ -80,6 +80,7 @@ def tune(
     options: OrtBackendOptions | Mapping[str, Any] | None = None,
     budget_s: float = 60.0,
     settings: Sequence[str] | None = None,
+    concurrency: int = 1,
 ) -> Callable[..., tuple[OrtBackendOptions, pd.DataFrame]]:
     """Try the options that may make a target faster, one after the other, each in turns with the best so far.
 
@@ -91,45 +92,43 @@ def tune(
         options: The options to begin with.
         budget_s: Time limit in seconds, compilation included; no trial begins after it, and what was not tried is listed so.
         settings: Lines of Python to try, as in the column `settings` of `lens.actions`. None: the options that may help.
+        concurrency: How many threads call at the same time. Faster is what makes more calls per second for all of them together.
 
     Returns:
         A callable of the target's arguments that returns the options, and the frame of all trials, with the columns of
         `ortlens.studies.tune.Trial`.
 
     Raises:
-        UsageError: The target cannot be called, the budget is no time, or a line sets nothing that can be tried.
+        UsageError: The target cannot be called, nobody calls it, the budget is no time, or a line sets nothing that can be tried.
     """
     if not callable(target):
         raise UsageError(f"tune() takes a function or a module, not {type(target).__name__}")
+    if concurrency < 1:
+        raise UsageError(f"concurrency must be a number of callers from 1, not {concurrency}")
     TimeBudget(budget_s)  # raises now, and begins with the call
     given = OrtBackendOptions.from_any(options)
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
-        chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s)).run(given, settings)
+        chosen, trials = Tuning(target, args, kwargs, TimeBudget(budget_s), callers=concurrency).run(given, settings)
         return chosen, frame_from_records(TABLE, trials)
 
     return run
 
 
-def tried(
-    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], given: OrtBackendOptions, budget: TimeBudget
-) -> tuple[OrtBackendOptions, list[Trial]]:
-    """Do what `tune` does for one call; return the options, and a row per trial."""
-    return _Tuning(target, args, kwargs, budget).run(given)
-
-
-class _Tuning:
+class Tuning:
     """One run of `tune`."""
 
-    def __init__(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget) -> None:
+    def __init__(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget, *, callers: int = 1) -> None:  # noqa: ANN401 - a callable
+        """Begin with a call; what makes more calls per second for several callers together is faster."""
         self._target, self._args, self._kwargs = target, args, kwargs
-        self._budget = budget
+        self._budget, self._callers = budget, callers
         self._expected = _torch.tensors_of(target(*args, **kwargs))
         self._trials: list[Trial] = []
         self._partitions = 0
 
     def run(self, given: OrtBackendOptions, lines: Sequence[str] | None = None) -> tuple[OrtBackendOptions, list[Trial]]:
+        """Try the settings of some lines, or those that may help; return the options, and a row per trial."""
         candidates = [self._of_line(line) for line in lines or ()]
         base = self._side("given options", partial(self._compiled, given))
         base.start(self._expected)
@@ -148,7 +147,7 @@ class _Tuning:
 
     def _side(self, way: str, make: Callable[[], Callable[[], Any]], dynamo: Mapping[str, Any] | None = None) -> LocalSide:
         given, around = (self._target, self._args, self._kwargs), partial(_torch.dynamo_settings, dynamo or {})
-        return LocalSide(name=way, make=make, given=given, around=around)
+        return LocalSide(name=way, make=make, given=given, around=around, callers=self._callers)
 
     def _compiled(self, options: OrtBackendOptions, given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None) -> Callable[[], Any]:
         args, kwargs = given or (self._args, self._kwargs)

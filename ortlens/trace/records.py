@@ -776,6 +776,8 @@ class SideResult:
     ratio: float | None = optional("Times as long as the base: the median over the rounds of the ratio within a round.", brief=3)
     ratio_low: float | None = optional("Lower end of its 99 % interval; empty for less than ten rounds.", brief=4)
     ratio_high: float | None = optional("Upper end of it.", brief=5)
+    cpu_ns: int | None = optional("CPU time of a call, in all threads of its process.", unit="ns", brief=2)
+    spin_ns: int | None = optional("CPU time that its threads use after some calls, before they rest.", unit="ns", brief=6)
     first_ns: int | None = optional("Time of the first call, with what it takes to make it callable.", unit="ns", brief=10)
     max_abs: float | None = optional("Largest absolute difference of a result from eager; infinite for other shapes or NaN.", brief=9)
     peak_bytes: int | None = optional("The most memory that its processes held; empty in this process.", unit="bytes")
@@ -831,6 +833,7 @@ class Figures:
     ledger_walls: tuple[int, ...] = column(
         "Wall times of calls as compiled, in their order, in ns: of those that the ledger's time is of, and of others if few.", default=()
     )
+    ledger_cpu_ns: int | None = optional("CPU time of a call as compiled, in all threads of the process: the median.", unit="ns")
     ledger_others: float | None = optional("Cores that other processes had meanwhile.")
     ledger_idle: float | None = optional("Cores that were idle.")
     ledger_made: int | None = optional("Where no call counts: how many were made.")

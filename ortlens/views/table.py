@@ -32,7 +32,7 @@ _GAP = "  "
 _MAX_CELL, _MAX_SENTENCE, _MAX_PROSE = 48, 240, 600  # characters; a sentence that is cut is useless
 _LEAST_PROSE, _READABLE_PROSE = 18, 40
 _KEY_COLUMNS = 4
-_PLAIN = 1e-3, 1e5  # fractions between these are written without an exponent
+_PLAIN = 1e-3, 1e3, 1e7  # fractions between these are written without an exponent, from the second on without decimals
 
 Look: TypeAlias = Literal["text", "number", "code", "prose"]
 
@@ -153,6 +153,7 @@ def _column(name: str, records: Sequence[Any], most: int) -> ShownColumn:
     is_number = all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values)
     look: Look = "number" if is_number else "code" if name in _CODE else "prose" if name in _PROSE else "text"
     head = name.removesuffix(f"_{unit}") if unit in ("ns", "bytes") else f"{name} {unit}" if unit.startswith("of ") else name
+    head = head.replace("_per_s", "/s")
     return ShownColumn(name, head, look, [_cell(value, name, unit, most) for value in values])
 
 
@@ -190,7 +191,8 @@ def _number(value: float, name: str, unit: str) -> str:
         return size_from_bytes(round(value))
     if isinstance(value, int):
         return str(value) if name == "line" else f"{value:,}"
-    return f"{value:.3g}" if not value or _PLAIN[0] <= abs(value) < _PLAIN[1] else f"{value:.1e}"
+    low, whole, high = _PLAIN
+    return f"{value:,.0f}" if whole <= abs(value) < high else f"{value:.3g}" if not value or low <= abs(value) < high else f"{value:.1e}"
 
 
 def _fitting(columns: Sequence[ShownColumn], width: int) -> list[int]:

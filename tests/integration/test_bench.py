@@ -70,7 +70,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "Saved to " in streams.err
     assert len(ortlens.load("b.ortlens").partitions) == 1
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.startswith("way         call  ratio  ratio_low  ratio_high")
+    assert capsys.readouterr().out.startswith("way         call      cpu  ratio  ratio_low  ratio_high")
+
+
+@pytest.mark.slow
+def test_several_callers_and_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_two.py").write_text("def fixed(x):\n    return x.view(2, 8) + 1\n")
+    monkeypatch.chdir(tmp_path)
+    told = "--ways eager --seconds 0.01 --json --concurrency 2 --batch 2 3 --picture load.svg"
+    assert cli.main(["bench", "of_two.py:fixed", "--input", "f32[2,8]", *told.split()]) == 0
+    load = answered(capsys.readouterr().out)["load"]
+    assert [(row["batch"], row["callers"]) for row in load] == [(2, "1 thread"), (2, "2 threads"), (2, "2 processes"), (3, "")]
+    assert all(row["call_ns"] <= row["p90_ns"] <= row["p99_ns"] and row["items_per_s"] == 2 * row["calls_per_s"] for row in load[:3])
+    assert load[2]["peak_bytes"] > 1.5 * load[0]["peak_bytes"] > 0
+    assert load[3]["note"].startswith("batch 3: RuntimeError: shape '[2, 8]' is invalid")
+    assert Path("load.svg").read_text().count("<circle") == 3
 
 
 def test_the_exported_model_runs_on_the_providers_that_the_options_name() -> None:

@@ -125,7 +125,7 @@ def side(result: Bisection, version: str) -> BisectedSide:
 @pytest.mark.slow
 def test_the_base_is_what_is_installed(result: Bisection) -> None:
     base = result.base
-    assert (base.way, base.output, base.unsteady, base.status) == (f"onnxruntime {installed()}", None, None, "ok")
+    assert (base.way, base.output, base.unsteady, base.status, bool(base.cpu_ns)) == (f"onnxruntime {installed()}", None, None, "ok", True)
     assert {kernel.op_type for kernel in base.kernels} >= {"Tanh", "Exp"}
     assert base.growth is not None
     assert base.growth.low <= 0, "what does not leak is not said to"

@@ -111,6 +111,8 @@ def test_the_budget_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert (set(table.status), {note[:9] for note in table.note.tolist()}) == ({"skipped"}, {"not tried"})
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
     assert "keep the defaults" in capsys.readouterr().out
+    assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001", "--concurrency", "3"]) == 0
+    assert capsys.readouterr().out.endswith("for 3 callers together.\n")
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001", "--json"]) == 0
     assert len(answered(capsys.readouterr().out)["rows"]) == len(table)
 

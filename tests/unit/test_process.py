@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ortlens import _process
-from ortlens._process import CoreWatch, gc_paused, usable_cores
+from ortlens._process import CoreWatch, at_cores, gc_paused, usable_cores
 from tests.threads import in_threads
 
 
@@ -55,6 +55,14 @@ def test_a_system_that_does_not_count_is_no_failure(text: str | None, tmp_path: 
     if text is not None:
         (tmp_path / "stat").write_text(text)
     assert CoreWatch().shares() is None
+
+
+def test_threads_that_spin_after_the_work_are_waited_for_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, walls = iter([0, 6_000_000, 9_000_000, 12_000_000, 12_100_000]), iter([0, 3_000_000])  # two cores, then one for 6 ms
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("time.process_time_ns", lambda: next(used))
+    monkeypatch.setattr("time.perf_counter_ns", lambda: next(walls))
+    assert at_cores(lambda: "made") == ("made", 2.0, 6_000_000)
 
 
 @pytest.mark.parametrize(("set_before", "enabled"), [(gc.enable, True), (gc.disable, False)])

@@ -47,6 +47,8 @@ class Timing:
     after_ns: int | None = optional("As `before_ns`, in the second capture.", unit="ns")
     after_low_ns: int | None = optional("As `before_low_ns`.", unit="ns")
     after_high_ns: int | None = optional("As `before_high_ns`.", unit="ns")
+    before_cpu_ns: int | None = optional("CPU time of a call, in all threads of the process; of whole calls alone.", unit="ns")
+    after_cpu_ns: int | None = optional("Likewise in the second capture.", unit="ns")
     before_calls: int = column("Calls in the first capture that are known one by one.", default=0)
     after_calls: int = column("Likewise in the second.", default=0)
     before_id: str | None = optional("Session or graph in the first capture.")
@@ -169,7 +171,8 @@ def _calls(before: Capture, after: Capture, left: _TimedRuns, right: _TimedRuns,
     ours, theirs, whole = call_times(before), call_times(after), set[str | None]()
     if (walls := _whole_calls(before, after)) and (measured := measured_call(before)):
         whole = {time.function for time in ours if not set(measured.graph_ids).isdisjoint(time.graph_ids)}
-        yield _timing("call", next((time.function for time in ours if time.function in whole), None) or "the call", walls, machine)
+        used = {f"{side}_cpu_ns": each.figures.ledger_cpu_ns for side, each in (("before", before), ("after", after))}
+        yield _timing("call", next((time.function for time in ours if time.function in whole), None) or "the call", walls, machine, **used)
     for time in ours:
         other = others.get(time.function) or (theirs[0] if len(ours) == len(theirs) == 1 else None)
         if other is None or time.is_call != other.is_call or time.function in whole:

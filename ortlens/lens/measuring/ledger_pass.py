@@ -185,11 +185,12 @@ class LedgerPass:
         heard: list[tuple[bool, int, int]] = []
         with _torch.record_lookups(heard) if listen else contextlib.nullcontext():
             self.wait()
-            started = clock()
+            used, started = time.process_time_ns(), clock()
             result = call()
             returned = clock()
             self.wait()
             ended = returned if self.wait is no_wait else clock()
+            used = time.process_time_ns() - used
         done = self.work()
         self.note_work(done, known)
         if done.compiled == known.compiled:
@@ -203,6 +204,7 @@ class LedgerPass:
                 listened=listen,
                 steps=tuple(steps),
                 waited_ns=ended - returned,
+                cpu_ns=used,
             )
             (self._calls if done == known else self._preparing).append(made)
         return result
@@ -262,6 +264,7 @@ class LedgerPass:
         if not ledger.parts:
             return
         figures: dict[str, Any] = {"ledger_calls": ledger.calls, "ledger_walls": tuple(kept)}
+        figures["ledger_cpu_ns"] = round(statistics.median(call.cpu_ns for call in calls or self._preparing))
         if len(walls) >= _ENOUGH:
             figures["ledger_spread"] = statistics.median(walls) / max(min(walls), 1)  # how busy the machine was
         if cores is not None:
@@ -337,6 +340,7 @@ class _TimedCall:
     listened: bool
     steps: tuple[StepReading, ...] = ()
     waited_ns: int = 0
+    cpu_ns: int = 0
     sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0, 0]))
 
     def add(self, graph_id: str, readings: tuple[int, int, int, int], *, foreign: bool) -> None:

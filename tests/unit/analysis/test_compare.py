@@ -19,7 +19,7 @@ from ortlens.errors import UsageError
 from ortlens.trace.records import Break, CallLine, Capture, Finding, Numeric, PythonFrame, Recompile, Run
 from ortlens.trace.schema import facts_of
 from ortlens.views.comparison import Comparison
-from ortlens.views.comparison_screen import kernel_words, row_name
+from ortlens.views.comparison_screen import kernel_words, row_name, times_words
 from tests.recorded import COMPARED, FILES, recorded
 from tests.unit.analysis import hand_made
 
@@ -445,6 +445,9 @@ def test_calls_that_both_captures_measured_are_compared_as_a_whole() -> None:
     result = compared(sides[0], replace(sides[1], nodes=nodes))
     (call,) = (row for row in result.timings if row.is_whole)
     assert (call.scope, call.before_ns, call.after_ns, result.ends_moved) == ("call", 9000, 5000, False)
+    used = [replace(item, figures=replace(item.figures, ledger_cpu_ns=ns)) for item, ns in zip(sides, (9500, 20_000), strict=True)]
+    (call,) = (row for row in compared(*used).timings if row.is_whole)
+    assert times_words(call).endswith(", CPU time 9.50 µs → 20.0 µs")
     assert "ledger_walls" not in facts_of(sides[0])
     short = replace(sides[1], figures=replace(before.figures, ledger_walls=(5000,) * (MIN_CALLS - 1)))
     (call,) = (row for row in compared(sides[0], short).timings if row.is_whole)

@@ -2,22 +2,29 @@
 
 import json
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
+import torch
 
 from ortlens import _versions
 from ortlens.analysis.answers.overview import SurveyRow
+from ortlens.analysis.speed import AbTiming
+from ortlens.backend.basis.ab_timing import no_wait
 from ortlens.cli.studies import conclusion
 from ortlens.errors import UsageError
 from ortlens.studies.apart import ProcessLimits
+from ortlens.studies.bench import Load, limit_of
 from ortlens.studies.cases import CAPTURE, JOURNAL, Case, CaseExtras
-from ortlens.studies.engine import LocalSide, measured, sides_text, start
+from ortlens.studies.engine import LocalSide, loaded, measured, sides_text, start
 from ortlens.studies.survey import TABLE, Job, Results, key_of
 from ortlens.trace import store
 from ortlens.trace.records import ProcessStatus, SideResult
+from ortlens.views.throughput import throughput_svg
 from tests.unit.views.sample_captures import SAMPLES
 
 CASE = Case(target="m:net", name="../net <b>")
@@ -123,6 +130,46 @@ def test_the_page_of_the_docs_lists_the_columns() -> None:
     for column in TABLE.columns:
         assert f"| `{column.name}` | {column.dtype} | {column.unit} |" in page
         assert column.meaning in page
+
+
+LOAD = Load("eager", 4, "2 threads", 1e4, 4e4, 1.1, 190_000, 200_000, 300_000, 100_000, 1 << 20)
+POOL = replace(LOAD, cpu_ns=380_000)  # of threads, which processes have each
+
+
+@pytest.mark.parametrize(
+    ("row", "of_processes", "others", "said"),
+    [(LOAD, 60, 0, "GIL"), (LOAD, 99, 0, "cores"), (POOL, 60, 0, "cores"), (LOAD, 60, 1, "other"), (replace(LOAD, gain=1.6), 60, 1, "")],
+)
+def test_what_keeps_callers_from_a_core_each(row: Load, of_processes: int, others: int, said: str) -> None:
+    note = limit_of(row, AbTiming([100] * 10, [of_processes] * 10), 2, others)
+    assert (bool(note), said in note) == (bool(said), True)
+
+
+def test_the_table_and_the_picture_of_throughput() -> None:
+    rows = [replace(LOAD, way="<b>", callers=who, note="busy") for who in ("1 thread", "2 threads")]
+    rows += [replace(LOAD, callers="2 processes"), Load("eager", 8, note="batch 8: no")]
+    head, *_, last, busy, failed = sides_text(rows).splitlines()
+    assert head.startswith("way    batch  callers      calls/s  items/s  gain")
+    assert " ".join(last.split()).startswith("eager 4 2 processes 10,000 40,000")
+    assert (busy, failed) == ("<b>: busy", "eager: not measured: batch 8: no")
+    drawn = ET.fromstring(throughput_svg(tuple(rows)))  # noqa: S314 - made here
+    assert [len(drawn.findall(f"{{*}}{shape}")) for shape in ("circle", "polyline")] == [3, 2]
+
+
+def test_callers_call_at_the_same_time_without_gradients_if_those_are_off() -> None:
+    met, together = dict[int, bool](), threading.Barrier(3)
+
+    def call() -> None:
+        if threading.get_ident() not in met:
+            met[threading.get_ident()] = torch.is_grad_enabled()
+            together.wait(timeout=60)
+
+    with torch.no_grad():
+        times = loaded(call, no_wait, 3)
+    assert ([*met.values()], min(map(len, times)) > 0) == ([False] * 3, True)
+    side = LocalSide(name="side", make=lambda: lambda: None, callers=2)
+    start([side])
+    assert (side.round() or 0) > 0
 
 
 EAGER = SideResult(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0, first_ns=5, rounds=20)
