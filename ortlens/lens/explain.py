@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar, overload
 
 from ortlens._os_errors import clear_os_errors
@@ -138,12 +139,17 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         raise UsageError(f"calls must be a whole number from 1, not {calls!r}")
     if keep_values and (dry_run or (isinstance(backend, str) and backend not in ("ortlens", "onnxrt"))):
         raise UsageError("keep_values=True needs a run in ONNX Runtime: without dry_run=True, and by the ortlens backend")
-    if is_onnx_model(target):
+    if is_onnx_model(target) or is_language_model(target):
         from ortlens.lens.onnx_model.explain import explain_model
+        from ortlens.lens.onnx_model.language import explain_language
 
         if backend != "ortlens" or dynamic is not None or device is not None:
             raise UsageError("an ONNX model is run as it is: backend=, dynamic= and device= are for what torch.compile compiles")
-        return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values)
+        explain_it: Any = explain_language if is_language_model(target) else explain_model
+        made: Callable[..., OnnxLens] = explain_it(
+            target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values
+        )
+        return made
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
     if isinstance(target, type):  # torch.compile would change the class for good
@@ -201,6 +207,14 @@ def planned_device(target: object, device: str | torch.device | None, *, dry_run
     if place.type not in ("cuda", "cpu") or place.index:
         raise UsageError(f"a dry run cannot plan for device={str(place)!r}, only for 'cuda' and 'cpu', and the first of several GPUs")
     return place
+
+
+def is_language_model(target: object) -> bool:
+    """Tell whether a target is a model of optimum's for onnxruntime, its `generate`, or a folder of onnxruntime-genai."""
+    if isinstance(target, (str, os.PathLike)):
+        return Path(target).expanduser().joinpath("genai_config.json").is_file()
+    model = getattr(target, "__self__", target) if getattr(target, "__name__", "generate") == "generate" else target
+    return hasattr(model, "generate") and any(known.__module__.startswith("optimum.onnxruntime") for known in type(model).__mro__)
 
 
 def is_onnx_model(target: object) -> TypeGuard[str | os.PathLike[str] | bytes | onnx.ModelProto]:

@@ -69,6 +69,59 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     return None if evidence.unsteady or evidence.unsteady_in_ort else (values, made)
 
 
+def generated(model: Any, ids: Any, kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call `generate` of transformers; return the new tokens, in rows, and the logits of each."""
+    ids = torch.as_tensor(ids, dtype=torch.int64)
+    more = {"attention_mask": torch.ones_like(ids), **kwargs, "return_dict_in_generate": True, "output_logits": True}
+    made = model.generate(ids, **more)
+    return made.sequences[:, ids.shape[1] :], torch.stack(tuple(made.logits), 1).float()
+
+
+def verify_tokens(  # noqa: PLR0913, PLR0917 - one call site
+    reference: Any, ids: Any, kwargs: Mapping[str, Any], ours: tuple[Any, Any], recorder: Recorder, tolerances: Tolerances
+) -> None:
+    """Compare the tokens that a language model generated, and their logits, with those of the reference; `ours` are its own."""
+
+    def generate(prompt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return generated(reference, prompt, kwargs)
+
+    generate.__name__ = f"{_name(reference)}.generate"
+    tokens, logits = torch.as_tensor(ours[0]).long(), torch.as_tensor(ours[1]).float()
+    eager, wide, _ = _eager(generate, [torch.as_tensor(ids)], {"tokens": tokens, "logits": logits}, tolerances)
+    theirs = eager["tokens"]
+    most = min(tokens.shape[1], theirs.shape[1])
+    differing = (tokens[:, :most] != theirs[:, :most]).nonzero()
+    row, first = min(differing.tolist(), key=lambda place: place[1], default=(0, most))
+    numbers, double = ValueVerdict(node="logits", scope="call", place=1, onnx_value="logits"), wide.get("logits")
+    logits, eager_logits = logits[:, : first + 1], eager["logits"][:, : first + 1]
+    judge(numbers, logits, eager_logits, double[:, : first + 1] if isinstance(double, torch.Tensor) else double, tolerances)
+    verdict = ValueVerdict(node="tokens", scope="call", place=0, ok=first == most)
+    findings = [_finding([numbers], 1, _name(reference))] if numbers.ok is False and first == most else []
+    if first < most:
+        margins = [f"{-float(value[row, first].topk(2).values.diff()):.3g}" for value in (logits, eager_logits)]
+        margin = f"the margin of its logits, top-1 minus top-2, is {margins[0]}, and {margins[1]} in PyTorch"
+        what = f"token {first + 1} of {tokens.shape[1]}"
+        verdict.note = f"{what} is {tokens[row, first]}, and {theirs[row, first]} in PyTorch; {margin}"
+        if numbers.ok:
+            verdict.leave_open("the logits agree, and rounding decides between tokens that are as near as that")
+        findings.append(
+            r.Finding(
+                rule="call_differs",
+                subject="call",
+                severity="info" if numbers.ok else "error",
+                title=f"{what} differs from that of {_name(reference)}: {tokens[row, first]} instead of {theirs[row, first]}",
+                evidence=f"{margin}; logits until there: {difference_words(numbers)}",
+                hazard="From there on, the model writes another text than the model that it was made from.",
+                **remedy(
+                    "Check that both have the same weights and that the reference is in evaluation mode; export it again.",
+                    "A model of fewer bits differs where the margin is small.",
+                ),
+            )
+        )
+    recorder.replace_all(r.Numeric, [verdict.row(None), numbers.row(None)])
+    recorder.replace_findings(("call_differs",), findings)
+
+
 def _sqnr(ours: object, theirs: object) -> dict[str, Any]:
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor) or ours.shape != theirs.shape or ours.is_complex():
         return {}

@@ -109,12 +109,21 @@ class OnnxLens(CaptureView):
     def began(self, session: onnxruntime.InferenceSession, *, create_ns: int, held_bytes: int | None) -> RunLog:
         """Record a session, with the time and the heap memory that creating it took, where known; return the log for its calls."""
         self.session = session
-        count, spinning, reason = threads_of(session.get_session_options(), given=self._choice.options is not None)
+        threads = threads_of(session.get_session_options(), given=self._choice.options is not None)
+        record = self._began(session.get_providers(), threads, create_ns=create_ns, held_bytes=held_bytes)
+        used = session.get_providers()
+        if used[:1] == ["CPUExecutionProvider"] and self._structure is not None:
+            self._recorder.add(*graph_records.slow_quantised(self._structure))
+        placements.record(self._recorder, record, session, self._wanted(session), self._structure)
+        return self._recorder.run_log(SESSION, graph_records.GRAPH)
+
+    def _began(self, providers: Sequence[str], threads: tuple[int, bool, str], *, create_ns: int, held_bytes: int | None) -> r.Session:
+        count, spinning, reason = threads
         record = r.Session(
             session_id=SESSION,
             partition_id=graph_records.PARTITION,
             model_id=graph_records.MODEL,
-            providers=tuple(session.get_providers()),
+            providers=tuple(providers),
             input_signature=" ".join(each.text() for each in self._signature),
             create_ns=create_ns,
             held_bytes=held_bytes,
@@ -126,11 +135,7 @@ class OnnxLens(CaptureView):
         )
         self._recorder.add(record)
         self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
-        used = session.get_providers()
-        if used[:1] == ["CPUExecutionProvider"] and self._structure is not None:
-            self._recorder.add(*graph_records.slow_quantised(self._structure))
-        placements.record(self._recorder, record, session, self._wanted(session), self._structure)
-        return self._recorder.run_log(SESSION, graph_records.GRAPH)
+        return record
 
     def forecast(self, provider: Provider | None) -> None:
         """Record what a provider would run, if one is given."""

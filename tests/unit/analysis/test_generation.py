@@ -125,11 +125,11 @@ def test_what_generate_does_is_no_fault_of_its_user(capture: Capture, kind: str,
 
 
 def step(started: int, ended: int, rows: int, positions: int) -> StepReading:
-    return StepReading(is_encoder=False, started_ns=started, ended_ns=ended, rows=rows, positions=positions)
+    return StepReading(apart=None, started_ns=started, ended_ns=ended, rows=rows, positions=positions)
 
 
 def encoder(*numbers: int) -> StepReading:
-    return step(*numbers)._replace(is_encoder=True)
+    return step(*numbers)._replace(apart="encode")
 
 
 def call(*readings: StepReading, wall: int, visits: tuple[GraphVisit, ...] = ()) -> CallTrace:
