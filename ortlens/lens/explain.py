@@ -93,8 +93,9 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     Args:
         target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo. Of `model.generate`,
             the model is compiled, in place while the call lasts; prefill and decode are timed apart. Or an ONNX model: its path, an
-            `onnx.ModelProto`, or its bytes. A model with external data is given by its path. A function that `aot_compile` compiled ahead
-            of time, with our backend, is called as it is, in sessions that the lens records.
+            `onnx.ModelProto`, or its bytes. A model with external data is given by its path. Or what generates tokens with one: an
+            `ORTModelForCausalLM` of optimum, or the folder of a model of onnxruntime-genai; options are theirs. A function that
+            `aot_compile` compiled ahead of time, with our backend, is called as it is, in sessions that the lens records.
         backend: As for `Lens`.
         options: As for `Lens`. For an ONNX model, its execution providers and `ort_session_options`; without any, a session as ONNX
             Runtime makes it by default, on the GPU if it has CUDA, else on the CPU.
@@ -120,7 +121,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     Returns:
         A callable of the target's arguments that returns the `Lens`. That of an ONNX model takes its inputs by place or by name, as numpy
-        arrays or torch tensors, and returns an `OnnxLens`; without inputs, it makes them from the model's signature.
+        arrays or torch tensors, and returns an `OnnxLens`; without inputs, it makes them from the model's signature. That of a language
+        model takes a prompt, as tokens or as a text (with optimum's, also `tokenizer=`), and what its package takes, as `max_new_tokens`.
 
     Raises:
         UsageError: `calls` is not a positive number, the target cannot be called or is a coroutine function, or there is no such file;
