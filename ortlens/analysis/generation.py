@@ -49,9 +49,7 @@ class Cache:
 class Generation:
     """What is known about a generation."""
 
-    steps: tuple[
-        Step, ...
-    ]  # what each kind of step takes, in the order tokenizer, encode, prefill, decode, python; empty where no call was measured
+    steps: tuple[Step, ...]  # what each kind of step takes, in the order of `_ROLES`; empty where no call was measured
     # entries into the graphs of each role, over all calls, and their mean time inside the graph, in ns
     entries: Mapping[StepRole, tuple[int, float]]
     versions: Mapping[StepRole, int]  # compilations of each role

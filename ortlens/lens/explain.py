@@ -147,11 +147,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
         if backend != "ortlens" or dynamic is not None or device is not None:
             raise UsageError("an ONNX model is run as it is: backend=, dynamic= and device= are for what torch.compile compiles")
-        explain_it: Any = explain_language if is_language_model(target) else explain_model
-        made: Callable[..., OnnxLens] = explain_it(
-            target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values
-        )
-        return made
+        explained: Callable[..., Callable[..., OnnxLens]] = explain_language if is_language_model(target) else explain_model
+        return explained(target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values)
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
     if isinstance(target, type):  # torch.compile would change the class for good

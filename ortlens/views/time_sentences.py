@@ -137,15 +137,13 @@ def generation_sentences(capture: Capture) -> list[str]:
 
 def _first_token_sentence(capture: Capture) -> list[str]:
     """Say how many tokens a second come out of all of it, and when the first does; nothing where that was not measured."""
-    first, rows = (
-        capture.figures.first_token_ns,
-        [step.tokens / step.calls for step in capture.steps if step.role == "decode" and step.calls],
-    )
-    if first is None or not rows:
+    first = capture.figures.first_token_ns
+    decode = next((step for step in capture.steps if step.role == "decode" and step.calls), None)
+    if first is None or decode is None:
         return []
-    whole, tokens = sum(step.ns for step in capture.steps), rows[0] + sum(step.tokens for step in capture.steps if step.role == "decode")
-    of = f"{counted(tokens, 'token')} in {time_from_ns(whole)}, {tokens / max(whole, 1) * 1e9:,.0f} tokens/s"
-    return [f"{of}; the first after {time_from_ns(first)}"]
+    whole, tokens = sum(step.ns for step in capture.steps), decode.tokens * (1 + 1 / decode.calls)  # the first is of the prefill
+    rate = f"{tokens / max(whole, 1) * 1e9:,.0f} tokens/s"
+    return [f"{counted(tokens, 'token')} in {time_from_ns(whole)}, {rate}; the first after {time_from_ns(first)}"]
 
 
 def generate_ns(capture: Capture) -> int:

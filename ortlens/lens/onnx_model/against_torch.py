@@ -80,7 +80,10 @@ def generated(model: Any, ids: Any, kwargs: Mapping[str, Any]) -> tuple[torch.Te
 def verify_tokens(  # noqa: PLR0913, PLR0917 - one call site
     reference: Any, ids: Any, kwargs: Mapping[str, Any], ours: tuple[Any, Any], recorder: Recorder, tolerances: Tolerances
 ) -> None:
-    """Compare the tokens that a language model generated, and their logits, with those of the reference; `ours` are its own."""
+    """Compare the tokens that a language model generated, and their logits, with those of the reference; `ours` are its own.
+
+    They are compared up to the first token that differs: after it, each computes something else. Where its logits agree, rounding decided.
+    """
 
     def generate(prompt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return generated(reference, prompt, kwargs)
@@ -88,38 +91,23 @@ def verify_tokens(  # noqa: PLR0913, PLR0917 - one call site
     generate.__name__ = f"{_name(reference)}.generate"
     tokens, logits = torch.as_tensor(ours[0]).long(), torch.as_tensor(ours[1]).float()
     eager, wide, _ = _eager(generate, [torch.as_tensor(ids)], {"tokens": tokens, "logits": logits}, tolerances)
-    theirs = eager["tokens"]
-    most = min(tokens.shape[1], theirs.shape[1])
-    differing = (tokens[:, :most] != theirs[:, :most]).nonzero()
-    row, first = min(differing.tolist(), key=lambda place: place[1], default=(0, most))
-    numbers, double = ValueVerdict(node="logits", scope="call", place=1, onnx_value="logits"), wide.get("logits")
-    logits, eager_logits = logits[:, : first + 1], eager["logits"][:, : first + 1]
-    judge(numbers, logits, eager_logits, double[:, : first + 1] if isinstance(double, torch.Tensor) else double, tolerances)
+    theirs, most = eager["tokens"], min(tokens.shape[1], eager["tokens"].shape[1])
+    differing = (tokens[:, :most] != theirs[:, :most]).nonzero().tolist()
+    row, first = min(differing, key=lambda place: place[1], default=(0, most))
+    numbers = ValueVerdict(node="logits", scope="call", place=1, onnx_value="logits")
+    double, (logits, others) = wide.get("logits"), (value[:, : first + 1] for value in (logits, eager["logits"]))
+    judge(numbers, logits, others, double[:, : first + 1] if isinstance(double, torch.Tensor) else double, tolerances)
     verdict = ValueVerdict(node="tokens", scope="call", place=0, ok=first == most)
-    findings = [_finding([numbers], 1, _name(reference))] if numbers.ok is False and first == most else []
     if first < most:
-        margins = [f"{-float(value[row, first].topk(2).values.diff()):.3g}" for value in (logits, eager_logits)]
+        margins = [f"{-float(value[row, first].topk(2).values.diff()):.3g}" for value in (logits, others)]
+        verdict.node = f"token {first + 1} of {tokens.shape[1]}"
         margin = f"the margin of its logits, top-1 minus top-2, is {margins[0]}, and {margins[1]} in PyTorch"
-        what = f"token {first + 1} of {tokens.shape[1]}"
-        verdict.note = f"{what} is {tokens[row, first]}, and {theirs[row, first]} in PyTorch; {margin}"
+        verdict.note = f"{tokens[row, first]} instead of {theirs[row, first]}; {margin}"
         if numbers.ok:
             verdict.leave_open("the logits agree, and rounding decides between tokens that are as near as that")
-        findings.append(
-            r.Finding(
-                rule="call_differs",
-                subject="call",
-                severity="info" if numbers.ok else "error",
-                title=f"{what} differs from that of {_name(reference)}: {tokens[row, first]} instead of {theirs[row, first]}",
-                evidence=f"{margin}; logits until there: {difference_words(numbers)}",
-                hazard="From there on, the model writes another text than the model that it was made from.",
-                **remedy(
-                    "Check that both have the same weights and that the reference is in evaluation mode; export it again.",
-                    "A model of fewer bits differs where the margin is small.",
-                ),
-            )
-        )
+    wrong = [each for each in (verdict, numbers) if each.ok is False]
     recorder.replace_all(r.Numeric, [verdict.row(None), numbers.row(None)])
-    recorder.replace_findings(("call_differs",), findings)
+    recorder.replace_findings(("call_differs",), [_finding(wrong, 2, _name(reference))] if wrong else [])
 
 
 def _sqnr(ours: object, theirs: object) -> dict[str, Any]:

@@ -195,12 +195,7 @@ def watch(
 
 
 def watching(
-    session: onnxruntime.InferenceSession,
-    kind: type[_Kind],
-    *,
-    name: str | None,
-    journal: str | os.PathLike[str] | None = None,
-    keep_inputs: int = 0,
+    session: onnxruntime.InferenceSession, kind: type[_Kind], *, name: str | None, journal: Any = None, keep_inputs: int = 0
 ) -> _Kind:
     """Make a lens of some kind that records the calls of a session."""
     source, structure = _source(session)
@@ -214,7 +209,7 @@ def watching(
     lens.note(onnx_model="session")
     log, shapes = lens.began(session, create_ns=0, held_bytes=None), dict[str, tuple[int, ...]]()
     lens.kept_inputs = kept = deque[Any](maxlen=keep_inputs)
-    lens.note_watching(recorded(session, log, shapes, kept), shapes)
+    lens.note_watching(_recorded(session, log, shapes, kept), shapes)
     return lens
 
 
@@ -236,7 +231,7 @@ def _source(session: onnxruntime.InferenceSession) -> tuple[ModelSource, onnx.Mo
     return (source, with_names(source.structure)) if same_inputs and same_outputs else (unknown, None)
 
 
-def recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[str, Any], kept: deque[Feed]) -> Callable[[], None]:
+def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[str, Any], kept: deque[Feed]) -> Callable[[], None]:
     """Put a clock around the methods that run a session.
 
     The session gets a subclass of its own class, whose methods record. An attribute of the session in place of a method would make

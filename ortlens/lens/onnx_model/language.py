@@ -12,7 +12,6 @@ import functools
 import itertools
 import json
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +26,12 @@ from ortlens.analysis.generation import first_token_ns, steps_of
 from ortlens.analysis.ledger import CallTrace, StepReading, middle_half
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model import graph_records
-from ortlens.lens.onnx_model.explain import MAX_CALLS, STABLE_NS, recorded, watching
+from ortlens.lens.onnx_model.explain import MAX_CALLS, STABLE_NS, watching
 from ortlens.lens.onnx_model.onnx_lens import SESSION, OnnxLens
-from ortlens.lens.onnx_model.sessions import SessionChoice, threads_of
+from ortlens.lens.onnx_model.sessions import SessionChoice
 from ortlens.lens.onnx_model.signature import inputs_of
 from ortlens.lens.onnx_model.source import source_of, with_names
 from ortlens.trace import records as r
-from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     import os
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PROMPT, _NEW = 8, 16  # tokens where the caller names none
-_DIMENSIONS = 2  # rows and positions
-_GREEDY: Mapping[str, Any] = {"do_sample": False, "num_beams": 1}
+_DIMENSIONS, _CACHE_DIMENSIONS = 2, 4  # rows and positions; rows, heads, positions, and the size of a head
+_CACHE = "past"  # how the names of the inputs with the cache begin
 
 
 def explain_language(target: Any, *, calls: int | None, name: str | None, **others: Any) -> Callable[..., LanguageLens]:
@@ -73,37 +71,34 @@ class LanguageLens(OnnxLens):
 
     def generate(self, model: OptimumModel | GenaiModel, args: tuple[Any, ...], kwargs: Mapping[str, Any], calls: int | None) -> None:
         """Call once to warm up, then for stable figures, and record what each part of a call takes."""
-        self._model, self._given, traces = model, (args, kwargs), list[CallTrace]()
-        clock = time.perf_counter_ns
-        deadline = clock() + STABLE_NS
+        self._model, self._given, traces, clock = model, (args, kwargs), list[CallTrace](), time.perf_counter_ns
+        deadline, log = clock() + STABLE_NS, self._recorder.run_log(SESSION, graph_records.GRAPH)
         for count in itertools.count(1):
-            model.readings.clear()
-            with contextlib.nullcontext() if count > 1 else model.noted(self):
-                started = clock()
-                result = model.call(*args, **kwargs)
-                ended = clock()
-            if count > 1 or calls == 1:
-                traces.append(CallTrace(started_ns=started, ended_ns=ended, visits=(), steps=tuple(model.readings)))
+            started = clock()
+            result = model.call(*args, **kwargs)
+            ended = clock()
+            traces.append(CallTrace(started_ns=started, ended_ns=ended, visits=(), steps=tuple(model.readings)))
+            for reading in model.readings:
+                if self.session is None and not reading.apart:
+                    log.record(*(reading.started_ns,) * 2, *(reading.ended_ns,) * 2, 0)
             if count == (calls or MAX_CALLS) or (calls is None and count > 1 and ended > deadline):
                 break
         self.close()
-        self.result, middle = result, middle_half(traces)
+        self.result, middle = result, middle_half(traces[1:] or traces)
         self._recorder.replace_all(r.Step, steps_of(middle, ()))
         self._recorder.note(explain_calls=count, first_token_ns=first_token_ns(middle))
+        self._note_cache(*model.last_cache())
 
-    def note_cache(self, taken: int, left: int, *, positions: int | None = None) -> None:
-        """Note the bytes of the cache before and after the last step; those of its `positions` where both are one buffer."""
-        copied, new = (taken, left - taken) if positions is None else (0, taken // positions)
-        self._recorder.note(cache_bytes=taken, cache_copied_bytes=copied, cache_new_bytes=new)
-
-    def began_apart(self, providers: list[str], options: onnxruntime.SessionOptions, create_ns: int, held: int | None) -> RunLog:
-        """Record a session that another library made, from its options; return the log for its calls."""
-        self._began(providers, threads_of(options, given=True), create_ns=create_ns, held_bytes=held)
-        return self._recorder.run_log(SESSION, graph_records.GRAPH)
-
-    def sized(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
-        """Take the sizes of the inputs of the last step."""
-        self._take_sizes(sizes)
+    def _note_cache(self, past: list[Any], is_shared: bool) -> None:  # noqa: FBT001 - passed by place
+        """Note what the last step did to the cache, and take the sizes of its inputs."""
+        if not past or past[0].ndim != _CACHE_DIMENSIONS:
+            return
+        (rows, _, positions, _), taken, caches = past[0].shape, sum(each.nbytes for each in past), iter(past)
+        self._recorder.note(cache_bytes=taken, cache_copied_bytes=0 if is_shared else taken, cache_new_bytes=taken // positions)
+        names = [each.name for each in self._signature]
+        sizes = {name: (rows, positions + 1 if "mask" in name else 1) for name in names}
+        self._take_sizes(sizes | {name: tuple(next(caches, past[0]).shape) for name in names if name.startswith(_CACHE)})
+        self.note(onnx_inputs_made="as in the last step")
 
     def _session_to(self, study: str) -> onnxruntime.InferenceSession:
         if self.session is None:
@@ -129,130 +124,107 @@ class LanguageLens(OnnxLens):
 
         Raises:
             UsageError: `reference` has no `generate`, or it raises.
+            SessionError: The model raises.
         """
         from ortlens.lens.onnx_model import against_torch
         from ortlens.lens.verify.compare_values import Tolerances
 
         if not callable(getattr(reference, "generate", None)):
-            raise UsageError(
-                f"verify() of a language model takes the transformers model with the same weights, not {type(reference).__name__}, "
-                "which has no generate()"
-            )
+            raise UsageError(f"verify() takes the transformers model with the same weights; {type(reference).__name__} has no generate()")
         given, named = (args, kwargs) if args or kwargs else self._given
         ids, more = self._model.prepared(*given, **named)
-        ours = self._model.greedy(ids, {**more, **_GREEDY})
-        theirs = {**more, **_GREEDY, **self._model.ends}
-        against_torch.verify_tokens(reference, ids, theirs, ours, self._recorder, Tolerances(atol, rtol))
+        more |= {"do_sample": False, "num_beams": 1}
+        against_torch.verify_tokens(reference, ids, more, self._model.greedy(ids, **more), self._recorder, Tolerances(atol, rtol))
         self._facts["onnx_reference"] = "PyTorch"
         return self.numerics
 
 
-class _Clocked:
-    """Puts clocks around calls."""
+class _Model:
+    """What both kinds share: text to tokens and back, with clocks around that."""
 
-    def __init__(self) -> None:
-        self.readings: list[StepReading] = []  # of the present call
+    readings: list[StepReading]  # of the present call
+    _generate: Any  # generates from tokens, with clocks around the model
 
-    def _tokenizer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a tokenizer; it is told the tokens of the text, or finds them."""
+    @property
+    def _tokens(self) -> Any:
+        """The tokenizer, where the model comes with one."""
+        raise UsageError("a prompt as text needs its tokenizer: explain(model.generate)(text, tokenizer=tokenizer)")
+
+    def prepared(self, prompt: Any = None, *, input_ids: Any = None, tokenizer: Any = None, **more: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the tokens of a prompt, in rows, and the other arguments of `generate`."""
+        given = input_ids if prompt is None else prompt
+        if isinstance(given, str):
+            given = self._clocked((tokenizer or self._tokens).encode, given)
+        ids = np.atleast_2d(np.asarray(np.arange(1, 1 + _PROMPT) if given is None else given.cpu() if hasattr(given, "cpu") else given))
+        if ids.dtype.kind not in "iu" or ids.ndim != _DIMENSIONS or not ids.size:
+            raise UsageError(f"a prompt is a text, or whole numbers in rows of one length, not {prompt!r}")
+        return ids, {"max_new_tokens": _NEW, **more}
+
+    def call(self, prompt: Any = None, *, tokenizer: Any = None, **more: Any) -> Any:
+        """Generate; return text for text."""
+        self.readings = []
+        ids, more = self.prepared(prompt, tokenizer=tokenizer, **more)
+        result = self._generate(ids, **more)
+        return self._clocked((tokenizer or self._tokens).decode, result[0]) if isinstance(prompt, str) else result
+
+    def _clocked(self, function: Callable[[Any], Any], given: Any) -> Any:
+        """Call a function of a tokenizer."""
         started = time.perf_counter_ns()
-        result = function(*args, **kwargs)
-        ended = time.perf_counter_ns()
-        tokens = args[0] if not isinstance(args[0], str) else result["input_ids"][0] if hasattr(result, "keys") else result
-        self.readings.append(StepReading("tokenizer", started, ended, 1, len(tokens)))
+        result = function(given)
+        self.readings.append(StepReading("tokenizer", started, time.perf_counter_ns(), 1, len(result if isinstance(given, str) else given)))
         return result
 
 
-class OptimumModel(_Clocked):
+class OptimumModel(_Model):
     """An `ORTModelForCausalLM`, whose `forward` runs a session of onnxruntime."""
-
-    ends: Mapping[str, Any] = {}  # which tokens end a text is known to both sides
 
     def __init__(self, model: Any) -> None:
         """Take a model of optimum; raise `UsageError` for one of another kind."""
-        super().__init__()
         if not isinstance(getattr(model, "session", None), onnxruntime.InferenceSession):
-            raise UsageError(
-                f"explain() takes models of optimum that generate with one session, as ORTModelForCausalLM: not {type(model).__name__}"
-            )
-        self._model = model
-        self._caches: tuple[Any, Any] = (), ()
+            raise UsageError(f"explain() takes models of optimum with one session, as ORTModelForCausalLM, not {type(model).__name__}")
+        self._model, self._past = model, None
 
     def lens(self, name: str | None) -> LanguageLens:
         """Make the lens, which records the calls of the session."""
         return watching(self._model.session, LanguageLens, name=name)
 
-    def prepared(self, *args: Any, tokenizer: Any = None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the tokens of a prompt, in rows, and the other arguments of `generate`; text needs its tokenizer."""
+    def _generate(self, ids: Any, **more: Any) -> Any:
         import torch
 
-        ids, *_ = args or (kwargs.pop("input_ids", None),)
-        if isinstance(ids, str):
-            if tokenizer is None:
-                raise UsageError("a prompt as text needs its tokenizer: explain(model.generate)(text, tokenizer=tokenizer)")
-            given = self._tokenizer(tokenizer, ids, return_tensors="pt")
-            ids, kwargs = given["input_ids"], {"attention_mask": given["attention_mask"], **kwargs}
-        ids = torch.arange(1, 1 + _PROMPT)[None] if ids is None else torch.as_tensor(ids)
-        return ids[None] if ids.dim() == 1 else ids, {"max_new_tokens": _NEW, **kwargs}
-
-    def call(self, *args: Any, tokenizer: Any = None, **kwargs: Any) -> Any:
-        """Generate, with clocks around the model and the tokenizer."""
-        ids, more = self.prepared(*args, tokenizer=tokenizer, **kwargs)
-        with _torch.forward_as(self._model, self._through(self._model.forward)):
-            result = self._model.generate(ids, **more)
-        is_text = isinstance(next(iter(args), None), str)
-        return self._tokenizer(tokenizer.decode, result[0], skip_special_tokens=True) if is_text else result
-
-    def _through(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        clock, note = time.perf_counter_ns, self.readings.append
+        forward, clock = self._model.forward, time.perf_counter_ns
 
         @functools.wraps(forward)  # generate reads the signature
         def through(input_ids: Any, **kwargs: Any) -> Any:
             started = clock()
             result = forward(input_ids, **kwargs)
-            note(StepReading(None, started, clock(), *input_ids.shape))
-            self._caches = kwargs.get("past_key_values"), result.past_key_values
+            self.readings.append(StepReading(None, started, clock(), *input_ids.shape))
+            self._past = kwargs.get("past_key_values")
             return result
 
-        return through
+        with _torch.forward_as(self._model, through):
+            return self._model.generate(torch.as_tensor(ids, device=self._model.device), **more)
 
-    @contextlib.contextmanager
-    def noted(self, lens: LanguageLens) -> Iterator[None]:
-        """Note the inputs and the cache of the last step of a call."""
-        kept: deque[Any] = deque(maxlen=1)
-        stop = recorded(self._model.session, RunLog("", "", lambda _: None), {}, kept)
-        try:
-            yield
-        finally:
-            stop()
-        if kept and kept[0]:  # a session with bindings was not given its inputs
-            lens.called(kept[0], {})
-            lens.note(onnx_inputs_made="those of the last step")
-        taken, left = (sum(tensor.nbytes for tensor in _torch.tensors_of(cache)) for cache in self._caches)
-        self._caches = (), ()
-        if taken:
-            lens.note_cache(taken, left)
+    def last_cache(self) -> tuple[list[Any], bool]:
+        """Return what the last step took, and whether it was written in place; what is returned is new, also with bindings."""
+        past, self._past = self._past, None
+        return _torch.tensors_of(past), False
 
-    def greedy(self, ids: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    def greedy(self, ids: Any, **more: Any) -> tuple[Any, Any]:
         """Generate; return the new tokens, in rows, and the logits of each."""
         from ortlens.lens.onnx_model.against_torch import generated
 
-        return generated(self._model, ids, kwargs)
+        return generated(self._model, ids, more)
 
 
-class GenaiModel(_Clocked):
+class GenaiModel(_Model):
     """A folder of onnxruntime-genai, whose sessions are its own."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Load the model."""
-        super().__init__()
         self._genai, self._folder = require("onnxruntime_genai", "explain() of a folder with genai_config.json"), Path(folder).expanduser()
-        config = json.loads((self._folder / "genai_config.json").read_text(encoding="utf-8"))
-        self._config = config["model"]
-        self.ends = {f"{name}_token_id": self._config[f"{name}_token_id"] for name in ("eos", "pad") if f"{name}_token_id" in self._config}
+        self._config = json.loads((self._folder / "genai_config.json").read_text(encoding="utf-8"))["model"]
         with self._clear_errors():
-            self._model, self._create_ns, self._held = at_cost(functools.partial(self._genai.Model, str(self._folder)))
-        self._log: RunLog | None = None
+            self._model, self._create_ns, self._held = at_cost(lambda: self._genai.Model(str(self._folder)))
 
     @contextlib.contextmanager
     def _clear_errors(self) -> Iterator[None]:
@@ -263,16 +235,17 @@ class GenaiModel(_Clocked):
             raise SessionError(f"onnxruntime-genai {self._genai.__version__} cannot run {self._folder}: {said}") from error
 
     def lens(self, name: str | None) -> LanguageLens:
-        """Make the lens, over the file of the decoder; the calls are logged as of its session."""
-        decoder = self._config["decoder"]
-        source = source_of(self._folder / decoder["filename"])
-        structure = None if source.structure is None else with_names(source.structure)
-        self._inputs, options = () if structure is None else inputs_of(structure), onnxruntime.SessionOptions()
-        options.intra_op_num_threads = decoder.get("session_options", {}).get("intra_op_num_threads", 0)
-        lens = LanguageLens(source, self._inputs, SessionChoice(providers=()), name=name or self._folder.name, structure=structure)
-        named = [key for each in decoder.get("session_options", {}).get("provider_options", []) for key in each]
+        """Make the lens, over the file of the decoder, with the options that the folder has for its session."""
+        decoder, options = self._config["decoder"], onnxruntime.SessionOptions()
+        settings, source = decoder.get("session_options", {}), source_of(self._folder / decoder["filename"])
+        options.intra_op_num_threads = settings.get("intra_op_num_threads", 0)
         known = {provider.lower().removesuffix("executionprovider"): provider for provider in onnxruntime.get_all_providers()}
-        self._log = lens.began_apart([*(known.get(key.lower(), key) for key in named), _ort.CPU], options, self._create_ns, self._held)
+        named = [known.get(key.lower(), key) for each in settings.get("provider_options", []) for key in each]
+        choice = SessionChoice(providers=tuple((key, {}) for key in (*named, _ort.CPU)), options=options)
+        structure = None if source.structure is None else with_names(source.structure)
+        self._inputs = () if structure is None else inputs_of(structure)
+        lens = LanguageLens(source, self._inputs, choice, name=name or self._folder.name, structure=structure)
+        lens.began(None, create_ns=self._create_ns, held_bytes=self._held)
         lens.note(version_onnxruntime_genai=self._genai.__version__)
         return lens
 
@@ -281,73 +254,36 @@ class GenaiModel(_Clocked):
         with self._clear_errors():
             return self._genai.Tokenizer(self._model)
 
-    def prepared(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the tokens of a prompt, in rows, and the other arguments."""
-        prompt, *_ = args or (kwargs.pop("input_ids", None),)
-        if isinstance(prompt, str):
-            prompt = self._tokenizer(self._tokens.encode, prompt)
-        ids = np.atleast_2d(np.arange(1, 1 + _PROMPT) if prompt is None else np.asarray(prompt))
-        if ids.dtype.kind not in "iu" or ids.ndim != _DIMENSIONS or not ids.size:
-            raise UsageError(f"a prompt is a text, or whole numbers in rows of one length, not {prompt!r}")
-        return ids.astype(np.int32), {"max_new_tokens": _NEW, **kwargs}
-
     def _generator(self, ids: Any, max_new_tokens: int, **search: Any) -> Any:
-        rows, length = ids.shape
-        params = self._genai.GeneratorParams(self._model)
+        params, (rows, length) = self._genai.GeneratorParams(self._model), ids.shape
         params.set_search_options(batch_size=rows, max_length=length + max_new_tokens, **search)
-        return self._genai.Generator(self._model, params)
+        generator = self._genai.Generator(self._model, params)
+        generator.append_tokens(ids.astype(np.int32))
+        return generator
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate, with clocks around the model and the tokenizer."""
-        ids, more = self.prepared(*args, **kwargs)
+    def _generate(self, ids: Any, **more: Any) -> Any:
         clock, (rows, positions) = time.perf_counter_ns, ids.shape
         with self._clear_errors():
             started = clock()
             self._latest = generator = self._generator(ids, **more)
-            generator.append_tokens(ids)
             while True:
                 generator.generate_next_token()
                 self.readings.append(StepReading(None, started, clock(), rows, positions))
                 if generator.is_done():
-                    break
+                    return np.stack([generator.get_sequence(row) for row in range(rows)])
                 started, positions = clock(), 1
-            result = np.stack([generator.get_sequence(row) for row in range(rows)])
-        for reading in self.readings:
-            if self._log is not None and reading.apart is None:
-                self._log.record(*(reading.started_ns,) * 2, *(reading.ended_ns,) * 2, 0)
-        return self._tokenizer(self._tokens.decode, result[0]) if isinstance(next(iter(args), None), str) else result
 
-    @contextlib.contextmanager
-    def noted(self, lens: LanguageLens) -> Iterator[None]:
-        """Note the sizes of the inputs and the cache of the last step of a call."""
-        yield
-        decoder, last = self._config["decoder"], self._latest.token_count() - 1
-        names = {key: decoder["inputs"].get(f"past_{key}_names", "") for key in ("key", "value")}
-        layers, inputs = range(decoder.get("num_hidden_layers", 0)), {each.name for each in self._inputs}
-        # Only names that the model has: others end the process in onnxruntime-genai 0.14.
-        pairs = [
-            (names[key] % layer, decoder["outputs"][f"present_{key}_names"] % layer)
-            for key in names
-            for layer in layers
-            if "%d" in names[key] and names[key] % layer in inputs
-        ]
-        before = {past: self._latest.get_input(past) for past, _ in pairs}
-        after = [self._latest.get_output(present) for _, present in pairs]
-        rows = len(self.readings) and self.readings[-1].rows
-        sizes = {decoder["inputs"].get("input_ids"): (rows, 1), decoder["inputs"].get("attention_mask"): (rows, last)}
-        lens.sized(
-            {name: size for name, size in {**sizes, **{name: value.shape for name, value in before.items()}}.items() if name in inputs}
-        )
-        lens.note(onnx_inputs_made="those of the last step")
-        taken, left = (sum(value.nbytes for value in values) for values in (before.values(), after))
-        if taken:
-            lens.note_cache(taken, left, positions=next(iter(before.values())).shape[2] if taken == left else None)
+    def last_cache(self) -> tuple[list[Any], bool]:
+        """Return what the last step took, and whether it was written in place: then it has room for all tokens."""
+        # Only inputs that the model has: others end the process in onnxruntime-genai 0.14.
+        past = [self._latest.get_input(each.name) for each in self._inputs if each.name.startswith(_CACHE)]
+        return past, bool(past) and past[0].shape[2] >= self._latest.token_count()
 
-    def greedy(self, ids: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    def greedy(self, ids: Any, **more: Any) -> tuple[Any, Any]:
         """Generate; return the new tokens, in rows, and the logits of each."""
+        tokens, logits = [], []
         with self._clear_errors():
-            generator, tokens, logits = self._generator(ids, **kwargs), [], []
-            generator.append_tokens(ids)
+            generator = self._generator(ids, **more)
             while not generator.is_done():
                 logits.append(generator.get_logits().reshape(len(ids), -1, self._config["vocab_size"])[:, -1].copy())
                 generator.generate_next_token()
