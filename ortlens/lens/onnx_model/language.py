@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,6 @@ from ortlens.lens.onnx_model.source import source_of, with_names
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping
 
     import pandas as pd
@@ -51,7 +51,7 @@ def explain_language(target: Any, *, calls: int | None, name: str | None, **othe
 
     @clear_os_errors
     def explained(*args: Any, **kwargs: Any) -> LanguageLens:
-        model = GenaiModel(target) if isinstance(target, (str, Path)) else OptimumModel(getattr(target, "__self__", target))
+        model = GenaiModel(target) if isinstance(target, (str, os.PathLike)) else OptimumModel(getattr(target, "__self__", target))
         lens = model.lens(name)
         lens.generate(model, args, kwargs, calls)
         return lens
@@ -256,7 +256,7 @@ class GenaiModel(_Model):
 
     def _generator(self, ids: Any, max_new_tokens: int, **search: Any) -> Any:
         params, (rows, length) = self._genai.GeneratorParams(self._model), ids.shape
-        params.set_search_options(batch_size=rows, max_length=length + max_new_tokens, **search)
+        params.set_search_options(**{"batch_size": rows, "max_length": length + max_new_tokens, **search})
         generator = self._genai.Generator(self._model, params)
         generator.append_tokens(ids.astype(np.int32))
         return generator

@@ -128,24 +128,15 @@ def step(started: int, ended: int, rows: int, positions: int) -> StepReading:
     return StepReading(apart=None, started_ns=started, ended_ns=ended, rows=rows, positions=positions)
 
 
-def encoder(*numbers: int) -> StepReading:
-    return step(*numbers)._replace(apart="encode")
-
-
 def call(*readings: StepReading, wall: int, visits: tuple[GraphVisit, ...] = ()) -> CallTrace:
     return CallTrace(started_ns=0, ended_ns=wall, visits=visits, steps=readings)
 
 
 def test_steps_add_up_to_the_call() -> None:
-    visits = tuple(
-        GraphVisit(graph_id=name, entered_ns=at, left_ns=at + 5) for name, at in (("g9", 11), ("g0", 21), ("g1", 41), ("g1", 61))
-    )
-    readings = (
-        encoder(10, 20, 2, 12),
-        step(20, 40, 2, 1),  # the first of the decoder, which has no cache yet
-        step(40, 55, 2, 1),
-        step(60, 75, 2, 1),
-    )
+    entered = (("g9", 11), ("g0", 21), ("g1", 41), ("g1", 61))
+    visits = tuple(GraphVisit(graph_id=name, entered_ns=at, left_ns=at + 5) for name, at in entered)
+    # An encoder; the first of the decoder, which has no cache yet; two more.
+    readings = (step(10, 20, 2, 12)._replace(apart="encode"), step(20, 40, 2, 1), step(40, 55, 2, 1), step(60, 75, 2, 1))
     plain = SteppedCall(200, (step(0, 50, 2, 1), step(50, 110, 2, 1)))
 
     steps = steps_of([call(*readings, wall=100, visits=visits)], [plain])
