@@ -142,13 +142,9 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     if keep_values and (dry_run or (isinstance(backend, str) and backend not in ("ortlens", "onnxrt"))):
         raise UsageError("keep_values=True needs a run in ONNX Runtime: without dry_run=True, and by the ortlens backend")
     if is_onnx_model(target) or is_language_model(target):
-        from ortlens.lens.onnx_model.explain import explain_model
-        from ortlens.lens.onnx_model.language import explain_language
-
         if backend != "ortlens" or dynamic is not None or device is not None:
             raise UsageError("an ONNX model is run as it is: backend=, dynamic= and device= are for what torch.compile compiles")
-        explained: Callable[..., Callable[..., OnnxLens]] = explain_language if is_language_model(target) else explain_model
-        return explained(target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values)
+        return _explainer(target)(target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values)
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
     if isinstance(target, type):  # torch.compile would change the class for good
@@ -184,6 +180,17 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         return lens
 
     return run
+
+
+def _explainer(target: object) -> Callable[..., Callable[..., OnnxLens]]:
+    """Import what explains an ONNX model, or generates tokens with one."""
+    if is_language_model(target):
+        from ortlens.lens.onnx_model.language import explain_language
+
+        return explain_language
+    from ortlens.lens.onnx_model.explain import explain_model
+
+    return explain_model
 
 
 def planned_device(target: object, device: str | torch.device | None, *, dry_run: bool) -> torch.device | None:

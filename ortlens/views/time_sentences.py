@@ -137,13 +137,12 @@ def generation_sentences(capture: Capture) -> list[str]:
 
 def _first_token_sentence(capture: Capture) -> list[str]:
     """Say how many tokens a second come out of all of it, and when the first does; nothing where that was not measured."""
-    first = capture.figures.first_token_ns
-    decode = next((step for step in capture.steps if step.role == "decode" and step.calls), None)
+    first, decode = capture.figures.first_token_ns, next((step for step in capture.steps if step.role == "decode" and step.calls), None)
     if first is None or decode is None:
         return []
     whole, tokens = sum(step.ns for step in capture.steps), decode.tokens * (1 + 1 / decode.calls)  # the first is of the prefill
-    rate = f"{tokens / max(whole, 1) * 1e9:,.0f} tokens/s"
-    return [f"{counted(tokens, 'token')} in {time_from_ns(whole)}, {rate}; the first after {time_from_ns(first)}"]
+    said = f"{counted(tokens, 'token')} in {time_from_ns(whole)}, {tokens / max(whole, 1) * 1e9:,.0f} tokens/s"
+    return [f"{said}; the first after {time_from_ns(first)}"]
 
 
 def generate_ns(capture: Capture) -> int:

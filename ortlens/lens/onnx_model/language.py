@@ -14,12 +14,12 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import onnxruntime
 
-from ortlens import _ort, _torch
+from ortlens import _ort
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import at_cost
 from ortlens._versions import require
@@ -52,9 +52,7 @@ def explain_language(target: Any, *, calls: int | None, name: str | None, **othe
     @clear_os_errors
     def explained(*args: Any, **kwargs: Any) -> LanguageLens:
         model = GenaiModel(target) if isinstance(target, (str, os.PathLike)) else OptimumModel(getattr(target, "__self__", target))
-        lens = model.lens(name)
-        lens.generate(model, args, kwargs, calls)
-        return lens
+        return model.lens(name).generate(model, args, kwargs, calls)
 
     return explained
 
@@ -69,25 +67,25 @@ class LanguageLens(OnnxLens):
             prompt. The text, where the prompt is one.
     """
 
-    def generate(self, model: OptimumModel | GenaiModel, args: tuple[Any, ...], kwargs: Mapping[str, Any], calls: int | None) -> None:
-        """Call once to warm up, then for stable figures, and record what each part of a call takes."""
+    def generate(self, model: OptimumModel | GenaiModel, args: tuple[Any, ...], kwargs: Mapping[str, Any], calls: int | None) -> Self:
+        """Call once to warm up, then for stable figures, and record what each part of a call takes; return the lens."""
         self._model, self._given, traces, clock = model, (args, kwargs), list[CallTrace](), time.perf_counter_ns
         deadline, log = clock() + STABLE_NS, self._recorder.run_log(SESSION, graph_records.GRAPH)
         for count in itertools.count(1):
             started = clock()
             result = model.call(*args, **kwargs)
-            ended = clock()
-            traces.append(CallTrace(started_ns=started, ended_ns=ended, visits=(), steps=tuple(model.readings)))
+            traces.append(CallTrace(started_ns=started, ended_ns=clock(), visits=(), steps=tuple(model.readings)))
             for reading in model.readings:
                 if self.session is None and not reading.apart:
                     log.record(*(reading.started_ns,) * 2, *(reading.ended_ns,) * 2, 0)
-            if count == (calls or MAX_CALLS) or (calls is None and count > 1 and ended > deadline):
+            if count == (calls or MAX_CALLS) or (calls is None and count > 1 and clock() > deadline):
                 break
         self.close()
         self.result, middle = result, middle_half(traces[1:] or traces)
         self._recorder.replace_all(r.Step, steps_of(middle, ()))
         self._recorder.note(explain_calls=count, first_token_ns=first_token_ns(middle))
         self._note_cache(*model.last_cache())
+        return self
 
     def _note_cache(self, past: list[Any], is_shared: bool) -> None:  # noqa: FBT001 - passed by place
         """Note what the last step did to the cache, and take the sizes of its inputs."""
@@ -96,7 +94,7 @@ class LanguageLens(OnnxLens):
         (rows, _, positions, _), taken, caches = past[0].shape, sum(each.nbytes for each in past), iter(past)
         self._recorder.note(cache_bytes=taken, cache_copied_bytes=0 if is_shared else taken, cache_new_bytes=taken // positions)
         names = [each.name for each in self._signature]
-        sizes = {name: (rows, positions + 1 if "mask" in name else 1) for name in names}
+        sizes = {name: (rows, positions + (not is_shared) if "mask" in name else 1) for name in names}
         self._take_sizes(sizes | {name: tuple(next(caches, past[0]).shape) for name in names if name.startswith(_CACHE)})
         self.note(onnx_inputs_made="as in the last step")
 
@@ -191,6 +189,8 @@ class OptimumModel(_Model):
     def _generate(self, ids: Any, **more: Any) -> Any:
         import torch
 
+        from ortlens import _torch
+
         forward, clock = self._model.forward, time.perf_counter_ns
 
         @functools.wraps(forward)  # generate reads the signature
@@ -206,6 +206,8 @@ class OptimumModel(_Model):
 
     def last_cache(self) -> tuple[list[Any], bool]:
         """Return what the last step took, and whether it was written in place; what is returned is new, also with bindings."""
+        from ortlens import _torch
+
         past, self._past = self._past, None
         return _torch.tensors_of(past), False
 
@@ -231,8 +233,7 @@ class GenaiModel(_Model):
         try:
             yield
         except RuntimeError as error:
-            said = " ".join(str(error).split())
-            raise SessionError(f"onnxruntime-genai {self._genai.__version__} cannot run {self._folder}: {said}") from error
+            raise SessionError(f"onnxruntime-genai {self._genai.__version__} cannot run {self._folder}: {str(error).strip()}") from error
 
     def lens(self, name: str | None) -> LanguageLens:
         """Make the lens, over the file of the decoder, with the options that the folder has for its session."""
