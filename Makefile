@@ -35,7 +35,7 @@ SWEEP_versions := -m tests.versions
 SWEEP_workloads := benchmarks/bench_workloads.py --keep
 SWEEP_zoo := -m tests.zoo
 
-.PHONY: help venv demo frontend notebooks browser test test-slow test-providers lint docs coverage bench sweep $(SWEEPS:%=sweep-%) clean
+.PHONY: help venv demo frontend notebooks browser test test-slow test-providers test-language lint docs coverage bench sweep $(SWEEPS:%=sweep-%) clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -132,19 +132,26 @@ test: $(VENV)/.dev ## Run what every change must pass, in eight minutes: lint, t
 	$(SAY) 'All gates passed'
 	@$(CLOSING_LINE) $(LOGS)/fast*.log
 
-# A plug-in of ONNX Runtime, and the release of ONNX Runtime that it is for, over the packages of the other environment.
-PROVIDERS := .venv-providers
-$(PROVIDERS)/.ready: $(VENV)/.dev
-	$(SAY) 'Plug-ins: onnxruntime 1.30 and onnxruntime-ggml'
-	@$(BIN)/python -m venv --clear $(PROVIDERS)
-	@$(PROVIDERS)/bin/python -m pip install --quiet --no-deps $(PIP_ARGS) 'onnxruntime==1.30.0' 'onnxruntime-ggml==0.2.0'
-	@$(PROVIDERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $@
+# A plug-in of ONNX Runtime, and the release of ONNX Runtime that it is for, over the packages of the other environment. And what generates
+# tokens with ONNX models, with the release of transformers that these are for; the builder of later ones of onnxruntime-genai needs another.
+PACKAGES_providers := onnxruntime==1.30.0 onnxruntime-ggml==0.2.0
+PACKAGES_language := optimum==2.1.0 optimum-onnx==0.1.0 onnxruntime-genai==0.14.1 transformers==4.57.6 tokenizers==0.22.2 huggingface-hub==0.36.2
+.PRECIOUS: .venv-%/.ready
+.venv-%/.ready: $(VENV)/.dev
+	$(SAY) '.venv-$*: $(PACKAGES_$*)'
+	@$(BIN)/python -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install --quiet --no-deps $(PIP_ARGS) $(PACKAGES_$*)
+	@$(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $@
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(cat $@)/tools.pth"
 	@pwd >> "$$(cat $@)/tools.pth"
 
-test-providers: $(PROVIDERS)/.ready ## Run the tests of plug-ins, execution providers that ONNX Runtime loads, in an environment of its own
+test-providers: .venv-providers/.ready ## Run the tests of plug-ins, execution providers that ONNX Runtime loads, in an environment of its own
 	@mkdir -p $(LOGS)
-	@$(PROVIDERS)/bin/python -m pytest tests/providers -n 0 2>&1 | tee $(LOGS)/slow-providers.log
+	@.venv-providers/bin/python -m pytest tests/providers -n 0 2>&1 | tee $(LOGS)/slow-providers.log
+
+test-language: .venv-language/.ready ## Run the tests of language models in optimum and onnxruntime-genai, likewise
+	@mkdir -p $(LOGS)
+	@.venv-language/bin/python -m pytest tests/language -n 0 2>&1 | tee $(LOGS)/slow-language.log
 
 test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks, benchmarks, coverage; a quarter of an hour
 	@mkdir -p $(LOGS) && rm -f $(LOGS)/slow*.log
@@ -153,6 +160,7 @@ test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks,
 	$(SAY) 'Slow tests that measure: benchmarks, large models'
 	@$(BIN)/python -m pytest $(SLOW_ALONE) $(if $(ALONE_UNTIL),--until $(ALONE_UNTIL)) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
 	@$(MAKE) test-providers
+	@$(MAKE) test-language
 	@$(MAKE) coverage
 	$(SAY) 'All slow gates passed'
 	@$(CLOSING_LINE) $(LOGS)/slow*.log
@@ -176,4 +184,4 @@ coverage: $(VENV)/.dev ## Check branch coverage: 95 % in trace and analysis, 85 
 	@$(BIN)/coverage report --omit='ortlens/trace/*,ortlens/analysis/*' --fail-under=85
 
 clean: ## Remove everything that was built, the virtual environment included
-	rm -rf $(VENV) $(PROVIDERS) $(BUILD) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-providers .venv-language $(BUILD) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -30,6 +30,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.pop("GITHUB_ACTIONS", None)
 
 BROWSER = ROOT / "tests" / "browser"
+_APART = {ROOT / "tests" / "providers": "onnxruntime_ggml", ROOT / "tests" / "language": "onnxruntime_genai"}
+"""Tests in environments of their own, by the package that those have."""
 
 # No deadline: a shared, busy machine is slow without anything being wrong. The same examples in each run: what fails is what was changed.
 settings.register_profile("ortlens", deadline=None, derandomize=True)
@@ -48,8 +50,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     chosen = set(config.option.markexpr.split(" and "))
     if collection_path == BROWSER:
         return True if "not slow" in chosen else None
-    if collection_path == ROOT / "tests" / "providers":
-        return None if find_spec("onnxruntime_ggml") else True
+    if package := _APART.get(collection_path):
+        return None if find_spec(package) else True
     if collection_path.suffix != ".py" or BROWSER in collection_path.parents:
         return None
     text = collection_path.read_text(encoding="utf-8")

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.ledger import CallTrace
-    from ortlens.trace.records import Capture, Graph, Node, StepRole
+    from ortlens.trace.records import Capture, Figures, Graph, Node, StepRole
 
-_ROLES: tuple[StepRole, ...] = ("encode", "prefill", "decode", "python")
+_ROLES: tuple[StepRole, ...] = ("tokenizer", "encode", "prefill", "decode", "python")
 _EMBEDDING = "aten.embedding.default"
 _KEEPS = re.compile(r"aten\.(cat|index_put|_unsafe_index_put|index_copy|slice_scatter|select_scatter|scatter)_?\.")
 _REWRITES = re.compile(r"aten\.(copy|clone)_?\.")
@@ -37,19 +37,19 @@ _COUNTER = 8  # bytes of a position that a cache counts itself
 class Cache:
     """What a decode step does to the cache."""
 
-    taken_bytes: int  # the caches that it changes, at the sizes that the graph was compiled for
+    taken_bytes: int  # the caches that it changes, at the sizes that the graph was compiled for; of an ONNX model, in the last step
     copied_bytes: int  # of these, what it copies into new tensors although it stays the same
     new_bytes: int  # what it adds or writes anew
     is_growing: bool  # whether it returns more than it takes
     is_recomputed: bool  # whether nothing of it stays the same, as in the state of a recurrent model
-    node: Node  # one of the operations that do it
+    node: Node | None  # one of the operations that do it; None for an ONNX model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """What is known about a generation."""
 
-    steps: tuple[Step, ...]  # what each kind of step takes, in the order encode, prefill, decode, python; empty where no call was measured
+    steps: tuple[Step, ...]  # what each kind of step takes, in the order of `_ROLES`; empty where no call was measured
     # entries into the graphs of each role, over all calls, and their mean time inside the graph, in ns
     entries: Mapping[StepRole, tuple[int, float]]
     versions: Mapping[StepRole, int]  # compilations of each role
@@ -80,11 +80,18 @@ def steps_of(calls: Sequence[CallTrace], uncompiled: Sequence[SteppedCall]) -> t
     return tuple(steps)
 
 
+def first_token_ns(calls: Iterable[CallTrace]) -> int | None:
+    """Return the mean time until the first call of the model, which computes the first token, is done; None without one."""
+    ends = [(call.started_ns, reading.ended_ns) for call in calls for role, reading in _with_roles(call.steps) if role == "prefill"]
+    firsts = dict(reversed(ends))  # of several in a call, the first
+    return round(sum(ended - started for started, ended in firsts.items()) / len(firsts)) if firsts else None
+
+
 def _with_roles(readings: Iterable[StepReading]) -> Iterator[tuple[StepRole, StepReading]]:
     is_first = True
     for reading in readings:
-        if reading.is_encoder:
-            yield "encode", reading
+        if reading.apart:
+            yield reading.apart, reading
         else:
             yield ("prefill" if is_first or reading.positions > 1 else "decode"), reading
             is_first = False
@@ -177,7 +184,7 @@ def generation_of(capture: Capture) -> Generation | None:
         steps=capture.steps,
         entries=entries,
         versions={role: versions[role] for role in _ROLES if versions[role]},
-        cache=_cache(graphs, nodes_by_graph(capture)),
+        cache=_cache(graphs, nodes_by_graph(capture)) or _cache_in_onnx(capture.figures),
     )
 
 
@@ -203,6 +210,13 @@ def _cache(graphs: Iterable[Graph], nodes: Mapping[str, list[Node]]) -> Cache | 
         is_recomputed=all(_REWRITES.match(write.node.target) for write in writes),
         node=writes[0].node,
     )
+
+
+def _cache_in_onnx(figures: Figures) -> Cache | None:
+    if figures.cache_bytes is None:
+        return None
+    copied, new = figures.cache_copied_bytes or 0, figures.cache_new_bytes or 0
+    return Cache(taken_bytes=figures.cache_bytes, copied_bytes=copied, new_bytes=new, is_growing=copied > 0, is_recomputed=False, node=None)
 
 
 def _written_bytes(node: Node, made: Mapping[str, Node]) -> int:

@@ -56,9 +56,9 @@ class SessionTime:
 
 
 class StepReading(NamedTuple):
-    """One call of a model inside `generate`."""
+    """One call of a model, or of its tokenizer, inside `generate`."""
 
-    is_encoder: bool  # whether it is the encoder that was called
+    apart: Literal["tokenizer", "encode"] | None  # where it is no call of the model, but of its tokenizer or encoder
     started_ns: int  # clock reading before it
     ended_ns: int  # clock reading after it
     rows: int  # rows of the batch, beams included

@@ -23,6 +23,7 @@ from ortlens.cli.commands import (
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.request import explained, is_onnx_file, new_lens, onnx_explained, request_from_options, write_outputs
 from ortlens.job.targets import calling, inputs_from_texts, raised_as_usage, target_from_text
+from ortlens.lens.explain import is_language_model
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +43,8 @@ def _explain(options: argparse.Namespace) -> int:
     from ortlens._versions import check_supported
 
     check_supported()
-    lens = _onnx_model(request, options, inputs) if is_onnx_file(options.target) else _watched(request, options, inputs)
+    is_onnx = is_onnx_file(options.target) or is_language_model(options.target)
+    lens = _onnx_model(request, options, inputs) if is_onnx else _watched(request, options, inputs)
     written = write_outputs(request, lens)
     if options.json:
         print_json("explain", facts_of(lens.captured()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar, overload
 
 from ortlens._os_errors import clear_os_errors
@@ -92,8 +93,9 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     Args:
         target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo. Of `model.generate`,
             the model is compiled, in place while the call lasts; prefill and decode are timed apart. Or an ONNX model: its path, an
-            `onnx.ModelProto`, or its bytes. A model with external data is given by its path. A function that `aot_compile` compiled ahead
-            of time, with our backend, is called as it is, in sessions that the lens records.
+            `onnx.ModelProto`, or its bytes. A model with external data is given by its path. Or what generates tokens with one: an
+            `ORTModelForCausalLM` of optimum, or the folder of a model of onnxruntime-genai; options are theirs. A function that
+            `aot_compile` compiled ahead of time, with our backend, is called as it is, in sessions that the lens records.
         backend: As for `Lens`.
         options: As for `Lens`. For an ONNX model, its execution providers and `ort_session_options`; without any, a session as ONNX
             Runtime makes it by default, on the GPU if it has CUDA, else on the CPU.
@@ -119,7 +121,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     Returns:
         A callable of the target's arguments that returns the `Lens`. That of an ONNX model takes its inputs by place or by name, as numpy
-        arrays or torch tensors, and returns an `OnnxLens`; without inputs, it makes them from the model's signature.
+        arrays or torch tensors, and returns an `OnnxLens`; without inputs, it makes them from the model's signature. That of a language
+        model takes a prompt, as tokens or as a text (with optimum's, also `tokenizer=`), and what its package takes, as `max_new_tokens`.
 
     Raises:
         UsageError: `calls` is not a positive number, the target cannot be called or is a coroutine function, or there is no such file;
@@ -138,12 +141,10 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         raise UsageError(f"calls must be a whole number from 1, not {calls!r}")
     if keep_values and (dry_run or (isinstance(backend, str) and backend not in ("ortlens", "onnxrt"))):
         raise UsageError("keep_values=True needs a run in ONNX Runtime: without dry_run=True, and by the ortlens backend")
-    if is_onnx_model(target):
-        from ortlens.lens.onnx_model.explain import explain_model
-
+    if is_onnx_model(target) or is_language_model(target):
         if backend != "ortlens" or dynamic is not None or device is not None:
             raise UsageError("an ONNX model is run as it is: backend=, dynamic= and device= are for what torch.compile compiles")
-        return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values)
+        return _explainer(target)(target, options=options, dry_run=dry_run, calls=calls, name=name, keep_values=keep_values)
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
     if isinstance(target, type):  # torch.compile would change the class for good
@@ -181,6 +182,17 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     return run
 
 
+def _explainer(target: object) -> Callable[..., Callable[..., OnnxLens]]:
+    """Import what explains an ONNX model, or generates tokens with one."""
+    if is_language_model(target):
+        from ortlens.lens.onnx_model.language import explain_language
+
+        return explain_language
+    from ortlens.lens.onnx_model.explain import explain_model
+
+    return explain_model
+
+
 def planned_device(target: object, device: str | torch.device | None, *, dry_run: bool) -> torch.device | None:
     """Read `device`; raise `UsageError` if it is none that a dry run of this target plans for."""
     if device is None:
@@ -201,6 +213,14 @@ def planned_device(target: object, device: str | torch.device | None, *, dry_run
     if place.type not in ("cuda", "cpu") or place.index:
         raise UsageError(f"a dry run cannot plan for device={str(place)!r}, only for 'cuda' and 'cpu', and the first of several GPUs")
     return place
+
+
+def is_language_model(target: object) -> bool:
+    """Tell whether a target is a model of optimum's for onnxruntime, its `generate`, or a folder of onnxruntime-genai."""
+    if isinstance(target, (str, os.PathLike)):
+        return Path(target).expanduser().joinpath("genai_config.json").is_file()
+    model = getattr(target, "__self__", target) if getattr(target, "__name__", "generate") == "generate" else target
+    return hasattr(model, "generate") and any(known.__module__.startswith("optimum.onnxruntime") for known in type(model).__mro__)
 
 
 def is_onnx_model(target: object) -> TypeGuard[str | os.PathLike[str] | bytes | onnx.ModelProto]:

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -246,9 +246,9 @@ class Generating:
         self.readings: list[StepReading] = []  # the calls of the model since this list was cleared, in order
         modules = _modules(generate.__self__)  # type: ignore[attr-defined]  # it is a method
         self.parts = tuple(module.forward for module in modules)  # of the model, and of an encoder that `generate` calls by itself
-        encoders = [module is not modules[0] for module in modules]  # the first is the model
+        apart: tuple[Literal["encode"] | None, ...] = (None, "encode")  # the first is the model
         self._plain, self._fast = (
-            list(zip(modules, map(self._clocked, forwards, encoders), strict=True)) for forwards in (self.parts, map(compiler, self.parts))
+            list(zip(modules, map(self._clocked, forwards, apart), strict=False)) for forwards in (self.parts, map(compiler, self.parts))
         )
 
     def compiled(self, *args: Any, **kwargs: Any) -> Any:
@@ -261,7 +261,7 @@ class Generating:
         with in_all(itertools.starmap(_torch.forward_as, self._plain)):
             return self._generate(*args, **kwargs)
 
-    def _clocked(self, forward: Callable[..., Any], is_encoder: bool) -> Callable[..., Any]:  # noqa: FBT001 - `map` passes it by place
+    def _clocked(self, forward: Callable[..., Any], apart: Literal["encode"] | None) -> Callable[..., Any]:
         clock, note, wait = time.perf_counter_ns, self.readings.append, waiting_for(self._generate.__self__)  # type: ignore[attr-defined]  # as above
 
         @functools.wraps(forward)  # generate reads the signature
@@ -273,7 +273,7 @@ class Generating:
             wait()
             ended = returned if wait is no_wait else clock()
             given = (*map(kwargs.get, _TOKENS), *args, *kwargs.values())
-            note(StepReading(is_encoder, started, ended, *_rows_and_positions(_values(result) if is_encoder else given), ended - returned))
+            note(StepReading(apart, started, ended, *_rows_and_positions(_values(result) if apart else given), ended - returned))
             return result
 
         return through

@@ -33,7 +33,7 @@ Kind: TypeAlias = Literal["finding", "for_training", "slower", "nothing_runs", "
 GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "foreign", "eager", "residual", "wait"]
-StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
+StepRole: TypeAlias = Literal["tokenizer", "encode", "prefill", "decode", "python"]
 FrameStatus: TypeAlias = Literal["compiled", "skipped", "failed"]
 FrameCause: TypeAlias = Literal["loop", "position", "limit", "generator"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights", "precision"]
@@ -693,8 +693,8 @@ class Step:
     """What one kind of step takes in a call of `generate`; the rows add up to the wall time of the call."""
 
     role: StepRole = column(
-        "`encode` calls of the encoder; `prefill` the first call of the model, and others with several positions; `decode` calls with one "
-        "position; `python` the rest: Python of `generate` around the model.",
+        "`tokenizer` from text to tokens and back; `encode` calls of the encoder; `prefill` the first call of the model, and others with "
+        "several positions; `decode` calls with one position; `python` the rest: Python of `generate` around the model.",
         brief=1,
     )
     calls: float = column("Calls of the model in one call of `generate`; 0 for `python`.", default=0.0, brief=2)
@@ -840,6 +840,12 @@ class Figures:
     ledger_compiling: int | None = optional("How many of them compiled code.")
     ledger_creating: int | None = optional("How many compiled nothing, but created a session.")
     uncompiled_ns: int | None = optional("Time of a call in eager PyTorch, the median of turns with compiled calls.", unit="ns")
+    first_token_ns: int | None = optional(
+        "Of a generation of tokens, the time until the call of the model that computes the first.", unit="ns"
+    )
+    cache_bytes: int | None = optional("Size of the cache of an ONNX model in the last step of a generation.", unit="bytes")
+    cache_copied_bytes: int | None = optional("What that step copies of it into new tensors although it stays the same.", unit="bytes")
+    cache_new_bytes: int | None = optional("What it adds to it.", unit="bytes")
     turns_low: float | None = optional(
         "Times as long as a call in eager PyTorch: the lowest ratio of the medians of the first half of these turns, of those of the "
         "second, and of the shortest calls."

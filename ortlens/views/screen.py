@@ -106,7 +106,7 @@ def capture_screen(capture: Capture, hints: Hints = SAVED) -> Screen:
     numbers = numbers_of(capture)
     answers = (
         *(Answer(name=label.lower(), label=label, said=(said,)) for label, said in onnx_answers(capture)),
-        *(_of_program(capture) if onnx_facts(capture) is None else ()),
+        *(_of_program(capture) if onnx_facts(capture) is None else (_generation(capture),)),
         Answer(name="numerics", label="Numerics", said=(numbers_sentence(numbers),) if numbers is not None else ()),
         _findings(capture),
         _first(capture),
@@ -122,6 +122,10 @@ def capture_screen(capture: Capture, hints: Hints = SAVED) -> Screen:
     )
 
 
+def _generation(capture: Capture) -> Answer:
+    return Answer(name="generation", label="Generation", said=tuple(generation_sentences(capture)))
+
+
 def _of_program(capture: Capture) -> Iterator[Answer]:
     """Yield the answers, in the order in which people ask."""
     coverage = coverage_of(capture)
@@ -129,7 +133,7 @@ def _of_program(capture: Capture) -> Iterator[Answer]:
     share = coverage.share if coverage.share and coverage.verdict != "compiled" else None
     yield Answer(name="ort", label="In ONNX Runtime", said=(coverage_sentence(capture),), share=share)
     yield Answer(name="providers", label="Providers", said=tuple(filter(None, (providers_sentence(capture),))))
-    yield Answer(name="generation", label="Generation", said=tuple(generation_sentences(capture)))
+    yield _generation(capture)
     if coverage.verdict == "empty":
         yield from [_breaks(capture)] if capture.breaks else []
         return

@@ -154,7 +154,8 @@ def verdict_sentence(capture: Capture) -> str:
 
 def _onnx_verdict(capture: Capture) -> str:
     numbers = numbers_of(capture)
-    said = "; ".join(text for label, text in onnx_answers(capture) if label in ("Model", "Runs on", "Time per call"))
+    answers = [text for label, text in onnx_answers(capture) if label in ("Model", "Runs on", "Time per call")]
+    said = "; ".join(filter(None, (*answers, decode_words(capture))))
     said = f"dry run: {said}" if is_dry_run(capture) else said
     if wrong := wrong_sentence(numbers):
         return f"wrong results: {wrong}; {said}"

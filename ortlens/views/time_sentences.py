@@ -127,12 +127,22 @@ def generation_sentences(capture: Capture) -> list[str]:
     found = generation_of(capture)
     if found is None:
         return []
-    said = [_step_sentence(step, capture) for step in found.steps]
+    said = [*_first_token_sentence(capture), *(_step_sentence(step, capture) for step in found.steps)]
     if not found.steps:
         inside = "ONNX Runtime and PyTorch" if capture.backend == "ortlens" else foreign_words(capture)
         said = [f"{role}: {counted(count, 'call')}, {time_from_ns(mean)} each in {inside}" for role, (count, mean) in found.entries.items()]
         said.append("for tokens per second, and Python around the model, explain `model.generate`")
     return [*said, *([_cache_sentence(found.cache)] if found.cache is not None else [])]
+
+
+def _first_token_sentence(capture: Capture) -> list[str]:
+    """Say how many tokens a second come out of all of it, and when the first does; nothing where that was not measured."""
+    first, decode = capture.figures.first_token_ns, next((step for step in capture.steps if step.role == "decode" and step.calls), None)
+    if first is None or decode is None:
+        return []
+    whole, tokens = sum(step.ns for step in capture.steps), decode.tokens * (1 + 1 / decode.calls)  # the first is of the prefill
+    said = f"{counted(tokens, 'token')} in {time_from_ns(whole)}, {tokens / max(whole, 1) * 1e9:,.0f} tokens/s"
+    return [f"{said}; the first after {time_from_ns(first)}"]
 
 
 def generate_ns(capture: Capture) -> int:
@@ -166,7 +176,8 @@ def _rates(step: Step) -> str:
 def _cache_sentence(cache: Cache) -> str:
     whole, new = size_from_bytes(cache.taken_bytes), size_from_bytes(cache.new_bytes)
     if cache.is_growing:
-        return f"cache: each decode step copies all of it, {whole} at the sizes compiled for, to append {new}"
+        sizes = "at the sizes compiled for" if cache.node is not None else "in the last step"
+        return f"cache: each decode step copies all of it, {whole} {sizes}, to append {new}"
     if cache.is_recomputed:
         return f"state: {whole}, computed anew by each decode step"
     if cache.copied_bytes:

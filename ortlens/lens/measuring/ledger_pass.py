@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens._process import CoreWatch
 from ortlens.analysis.coverage import is_backward_of
-from ortlens.analysis.generation import steps_of
+from ortlens.analysis.generation import first_token_ns, steps_of
 from ortlens.analysis.index import summed
 from ortlens.analysis.ledger import (
     CallTrace,
@@ -275,8 +275,10 @@ class LedgerPass:
             figures["turns_low"], *_, figures["turns_high"] = sorted(turns.pass_ratios)
         self.recorder.replace_all(r.LedgerPart, ledger.parts)
         if self.steps is not None:
-            steps = steps_of(middle_half([call for call in traces if call.visits]), self._uncompiled_steps)
+            generations = middle_half([call for call in traces if call.visits])
+            steps = steps_of(generations, self._uncompiled_steps)
             self.recorder.replace_all(r.Step, steps)
+            figures["first_token_ns"] = first_token_ns(generations)
             uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
         self.recorder.note(**figures, **({"uncompiled_ns": uncompiled_ns} if uncompiled_ns else {}))
         readings = {call.started: call.eager_ns for call in calls}  # of the ledger's own calls: else a node may take more than its part

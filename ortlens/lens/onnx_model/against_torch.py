@@ -69,6 +69,47 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     return None if evidence.unsteady or evidence.unsteady_in_ort else (values, made)
 
 
+def generated(model: Any, ids: Any, kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call `generate` of transformers; return the new tokens, in rows, and the logits of each."""
+    ids = torch.as_tensor(ids, dtype=torch.int64)
+    more = {"attention_mask": torch.ones_like(ids), **kwargs, "return_dict_in_generate": True, "output_logits": True}
+    made = model.generate(ids, **more)
+    return made.sequences[:, ids.shape[1] :], torch.stack(tuple(made.logits), 1).float()
+
+
+def verify_tokens(  # noqa: PLR0913, PLR0917 - one call site
+    reference: Any, ids: Any, kwargs: Mapping[str, Any], ours: tuple[Any, Any], recorder: Recorder, tolerances: Tolerances
+) -> None:
+    """Compare the tokens that a language model generated, and their logits, with those of the reference; `ours` are its own.
+
+    They are compared up to the first token that differs: after it, each computes something else. Where its logits agree, rounding decided.
+    """
+
+    def generate(prompt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return generated(reference, prompt, kwargs)
+
+    generate.__name__ = f"{_name(reference)}.generate"
+    tokens, logits = torch.as_tensor(ours[0]).long(), torch.as_tensor(ours[1]).float()
+    eager, wide, _ = _eager(generate, [torch.as_tensor(ids)], {"tokens": tokens, "logits": logits}, tolerances)
+    theirs, most = eager["tokens"], min(tokens.shape[1], eager["tokens"].shape[1])
+    differing = (tokens[:, :most] != theirs[:, :most]).nonzero().tolist()
+    row, first = min(differing, key=lambda place: place[1], default=(0, most))
+    numbers = ValueVerdict(node="logits", scope="call", place=1, onnx_value="logits")
+    double, (logits, others) = wide.get("logits"), (value[:, : first + 1] for value in (logits, eager["logits"]))
+    judge(numbers, logits, others, double[:, : first + 1] if isinstance(double, torch.Tensor) else double, tolerances)
+    verdict = ValueVerdict(node="tokens", scope="call", place=0, ok=first == most)
+    if first < most:
+        margins = [f"{-float(value[row, first].topk(2).values.diff()):.3g}" for value in (logits, others)]
+        verdict.node = f"token {first + 1} of {tokens.shape[1]}"
+        margin = f"the margin of its logits, top-1 minus top-2, is {margins[0]}, and {margins[1]} in PyTorch"
+        verdict.note = f"{tokens[row, first]} instead of {theirs[row, first]}; {margin}"
+        if numbers.ok:
+            verdict.leave_open("the logits agree, and rounding decides between tokens that are as near as that")
+    wrong = [each for each in (verdict, numbers) if each.ok is False]
+    recorder.replace_all(r.Numeric, [verdict.row(None), numbers.row(None)])
+    recorder.replace_findings(("call_differs",), [_finding(wrong, 2, _name(reference))] if wrong else [])
+
+
 def _sqnr(ours: object, theirs: object) -> dict[str, Any]:
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor) or ours.shape != theirs.shape or ours.is_complex():
         return {}

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnxruntime
 
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from ortlens.trace.runlog import RunLog
 
 
-_STABLE_NS = 1_000_000_000  # calls for about a second, as for other targets
-_MAX_CALLS = 200
+STABLE_NS = 1_000_000_000  # calls for about a second, as for other targets
+MAX_CALLS = 200
 _MOST_COPIED = 1 << 30  # bytes of a session that a second one may take once more
+_Kind = TypeVar("_Kind", bound=OnnxLens)
 
 
 def explain_model(  # noqa: PLR0913 - those of `explain`
@@ -142,8 +143,8 @@ def _repeated(
 ) -> dict[str, Any] | None:
     """Call again on the same inputs, each as often, for stable figures; return the outputs of the last call, None if there was none."""
     runners, outputs = [runner_of(session, inputs, feed) for feed in feeds], None
-    deadline = time.perf_counter_ns() + _STABLE_NS
-    for place in range(max(calls or _MAX_CALLS, len(feeds)) // len(feeds) * len(feeds) - len(feeds)):
+    deadline = time.perf_counter_ns() + STABLE_NS
+    for place in range(max(calls or MAX_CALLS, len(feeds)) // len(feeds) * len(feeds) - len(feeds)):
         started = time.perf_counter_ns()
         if calls is None and started > deadline and place % len(feeds) == 0:
             break
@@ -194,6 +195,13 @@ def watch(
         raise UsageError(f"watch() takes an onnxruntime.InferenceSession, not {type(session).__name__}; explain() takes models")
     if not isinstance(keep_inputs, int) or keep_inputs < 0:
         raise UsageError(f"keep_inputs must be a whole number from 0, not {keep_inputs!r}")
+    return watching(session, OnnxLens, name=name, journal=journal, keep_inputs=keep_inputs)
+
+
+def watching(
+    session: onnxruntime.InferenceSession, kind: type[_Kind], *, name: str | None, journal: Any = None, keep_inputs: int = 0
+) -> _Kind:
+    """Make a lens of some kind that records the calls of a session."""
     source, structure = _source(session)
     settings = session.get_provider_options()
     choice = SessionChoice(
@@ -201,7 +209,7 @@ def watch(
         options=_ort.options_of(session),
     )
     inputs = inputs_of(structure) if structure is not None else inputs_from_session(session)
-    lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure, journal=journal)
+    lens = kind(source, inputs, choice, name=name or source.name, structure=structure, journal=journal)
     lens.note(onnx_model="session")
     log = lens.began(session, create_ns=0, held_bytes=None)
     lens.kept_inputs = kept = deque[Any](maxlen=keep_inputs)

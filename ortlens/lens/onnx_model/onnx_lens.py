@@ -112,15 +112,20 @@ class OnnxLens(CaptureView):
         """Add facts to the environment of the capture."""
         self._facts.update(facts)
 
-    def began(self, session: onnxruntime.InferenceSession, *, create_ns: int, held_bytes: int | None) -> RunLog:
-        """Record a session, with the time and the heap memory that creating it took, where known; return the log for its calls."""
+    def began(self, session: onnxruntime.InferenceSession | None, *, create_ns: int, held_bytes: int | None) -> RunLog:
+        """Record a session, with the time and the heap memory that creating it took, where known; return the log for its calls.
+
+        None is one inside of another library, which was made as the lens was told.
+        """
         self.session = session
-        count, spinning, reason = threads_of(session.get_session_options(), given=self._choice.options is not None)
+        options = self._choice.made_options() if session is None else session.get_session_options()
+        used = [name for name, _ in self._choice.providers] if session is None else session.get_providers()
+        count, spinning, reason = threads_of(options, given=self._choice.options is not None)
         record = r.Session(
             session_id=SESSION,
             partition_id=graph_records.PARTITION,
             model_id=graph_records.MODEL,
-            providers=tuple(session.get_providers()),
+            providers=tuple(used),
             input_signature=" ".join(each.text() for each in self._signature),
             create_ns=create_ns,
             held_bytes=held_bytes,
@@ -132,10 +137,10 @@ class OnnxLens(CaptureView):
         )
         self._recorder.add(record)
         self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
-        used = session.get_providers()
         if used[:1] == ["CPUExecutionProvider"] and self._structure is not None:
             self._recorder.add(*graph_records.slow_quantised(self._structure))
-        placements.record(self._recorder, record, session, self._wanted(session), self._structure)
+        if session is not None:
+            placements.record(self._recorder, record, session, self._wanted(session), self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
 
     def forecast(self, provider: Provider | None) -> None:

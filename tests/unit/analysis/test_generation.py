@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.generation import generation_of, steps_of, with_roles
+from ortlens.analysis.generation import first_token_ns, generation_of, steps_of, with_roles
 from ortlens.analysis.ledger import CallTrace, GraphVisit, SteppedCall, StepReading
 from ortlens.analysis.problems.advice import advice_of
 from ortlens.analysis.problems.stream import findings_of, problems_of
-from ortlens.trace.records import Break, Capture, Graph, Node, Recompile, Step
+from ortlens.trace.records import Break, Capture, Figures, Graph, Node, Recompile, Step
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.rendering import mimebundle, summary
 from ortlens.views.time_sentences import generate_ns, generation_sentences
@@ -125,11 +125,7 @@ def test_what_generate_does_is_no_fault_of_its_user(capture: Capture, kind: str,
 
 
 def step(started: int, ended: int, rows: int, positions: int) -> StepReading:
-    return StepReading(is_encoder=False, started_ns=started, ended_ns=ended, rows=rows, positions=positions)
-
-
-def encoder(*numbers: int) -> StepReading:
-    return step(*numbers)._replace(is_encoder=True)
+    return StepReading(apart=None, started_ns=started, ended_ns=ended, rows=rows, positions=positions)
 
 
 def call(*readings: StepReading, wall: int, visits: tuple[GraphVisit, ...] = ()) -> CallTrace:
@@ -137,15 +133,10 @@ def call(*readings: StepReading, wall: int, visits: tuple[GraphVisit, ...] = ())
 
 
 def test_steps_add_up_to_the_call() -> None:
-    visits = tuple(
-        GraphVisit(graph_id=name, entered_ns=at, left_ns=at + 5) for name, at in (("g9", 11), ("g0", 21), ("g1", 41), ("g1", 61))
-    )
-    readings = (
-        encoder(10, 20, 2, 12),
-        step(20, 40, 2, 1),  # the first of the decoder, which has no cache yet
-        step(40, 55, 2, 1),
-        step(60, 75, 2, 1),
-    )
+    entered = (("g9", 11), ("g0", 21), ("g1", 41), ("g1", 61))
+    visits = tuple(GraphVisit(graph_id=name, entered_ns=at, left_ns=at + 5) for name, at in entered)
+    # An encoder; the first of the decoder, which has no cache yet; two more.
+    readings = (step(10, 20, 2, 12)._replace(apart="encode"), step(20, 40, 2, 1), step(40, 55, 2, 1), step(60, 75, 2, 1))
     plain = SteppedCall(200, (step(0, 50, 2, 1), step(50, 110, 2, 1)))
 
     steps = steps_of([call(*readings, wall=100, visits=visits)], [plain])
@@ -156,6 +147,7 @@ def test_steps_add_up_to_the_call() -> None:
         ("decode", 2, 4, 30, 60, ("g1",)),
         ("python", 0, 0, 40, 90, ()),
     ]
+    assert first_token_ns([call(step(2, 12, 1, 4), step(12, 20, 1, 4), wall=20)]) == 12
     (prefill, _) = steps_of([call(step(0, 10, 1, 4), step(10, 20, 1, 4), wall=20)], [])
     assert (prefill.role, prefill.calls, prefill.tokens, prefill.uncompiled_ns) == ("prefill", 2, 8, None)
     assert steps_of([call(wall=10)], []) == ()
@@ -202,5 +194,6 @@ WORDED: tuple[Capture, ...] = (
     past_the_limit(),
     RATES,
     AROUND,
+    replace(RATES, figures=Figures(first_token_ns=2_500_000, cache_bytes=6_144, cache_copied_bytes=6_144, cache_new_bytes=512)),
 )
 """Captures whose generation is spoken of differently."""

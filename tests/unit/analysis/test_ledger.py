@@ -60,7 +60,7 @@ def test_the_gap_of_a_break_is_guards_and_python_and_its_price() -> None:
 
 
 def test_inside_the_calls_of_a_whole_model_the_rest_is_entering_its_graphs() -> None:
-    first = StepReading(is_encoder=False, started_ns=30, ended_ns=130, rows=1, positions=4)
+    first = StepReading(apart=None, started_ns=30, ended_ns=130, rows=1, positions=4)
     steps = (first, first._replace(started_ns=200, ended_ns=260, positions=1))
     made = replace(call(0, 40, 120, 210, 250, 300), steps=steps)
     around = Surroundings(has_python_before=True, has_python_after=True, is_whole_model=True)
@@ -128,8 +128,8 @@ def test_waiting_for_a_device_is_a_part_of_its_own_and_the_rows_still_add_up() -
 def test_the_steps_of_a_generation_wait_for_the_device_between_the_graphs() -> None:
     around = Surroundings(has_python_before=True, is_whole_model=True, has_python_after=True)
     steps = (
-        StepReading(is_encoder=False, started_ns=10, ended_ns=330, rows=1, positions=4, waited_ns=200),
-        StepReading(is_encoder=False, started_ns=340, ended_ns=650, rows=1, positions=1, waited_ns=190),
+        StepReading(apart=None, started_ns=10, ended_ns=330, rows=1, positions=4, waited_ns=200),
+        StepReading(apart=None, started_ns=340, ended_ns=650, rows=1, positions=1, waited_ns=190),
     )
     stepped = replace(call(0, 20, 120, 350, 450, 700), steps=steps)
     ledger = ledger_from_calls([stepped], around)
