@@ -8,6 +8,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from fnmatch import fnmatch
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,17 +75,29 @@ def conclusion(rows: Sequence[SideResult]) -> str:
 
 
 def _tune(options: argparse.Namespace) -> None:
-    given = backend_options(options)
+    given, rows, texts = backend_options(options), list[Any](), list[str]()
     with target_and_inputs(options) as (target, args, kwargs):
         from ortlens.backend.basis.options import OrtBackendOptions
         from ortlens.lens.observing.time_budget import TimeBudget
+        from ortlens.studies.bench import with_batch
         from ortlens.studies.engine import sides_text
         from ortlens.studies.tune import Tuning
 
-        base, budget = OrtBackendOptions.from_any(given or None), TimeBudget(options.budget_s)
-        chosen, rows = Tuning(target, args, kwargs, budget, callers=options.concurrency).run(base)
-    said = f" Faster is what makes more calls per second for {options.concurrency} callers together." if options.concurrency > 1 else ""
-    print_answer(options, "tune", {"rows": rows}, f"{sides_text(rows, width=width())}\n\n{_advice(chosen, rows)}{said}")
+        loads = [*product(options.batch or [None], options.concurrency or [1])]
+        for batch, callers in loads:
+            tuning = Tuning(target, with_batch((args, kwargs), batch), TimeBudget(options.budget_s / len(loads)), (callers, batch))
+            chosen, found = tuning.run(OrtBackendOptions.from_any(given or None))
+            texts += [*_load_words(batch, callers), sides_text(found, width=width()), _advice(chosen, found)]
+            rows += found
+    print_answer(options, "tune", {"rows": rows}, "\n\n".join(texts))
+
+
+def _load_words(batch: int | None, callers: int) -> list[str]:
+    """Say what is tuned for, unless it is one call as it is."""
+    said = [f"batches of {batch:,}"] if batch else []
+    if callers > 1:
+        said.append(f"{callers} callers: faster is what makes more calls per second for all together")
+    return [f"For {' and '.join(said)}."] if said else []
 
 
 TUNE = Command(
@@ -94,7 +107,7 @@ TUNE = Command(
     asks="Which options make it faster on this machine?",
     examples="""
         ortlens tune mymodels:net --input f32[32,256] --budget 60
-        ortlens tune mymodels:net --input f32[32,256] --concurrency 4  # what makes the most calls per second for four callers
+        ortlens tune mymodels:net --input f32[32,256] --concurrency 1 4 --batch 8  # alone, and the most calls per second of four callers
     """,
 )
 

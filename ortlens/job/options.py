@@ -194,9 +194,8 @@ OPTIONS = (
     # studies
     Option("--ways", "bench", "only these beside eager, with commas: inductor, ortlens, frozen, exported (all)", "NAMES", default=""),
     Option("--seconds", "bench", "time for the rounds; at least ten are made (default: %(default)s)", "N", type=_SECONDS, default=10.0),
-    Option("--concurrency", "bench", "also calls per second, for so many callers at the same time", "N", type=_COUNT, **_MANY),
-    Option("--concurrency", "tune", "callers at the same time, whose calls per second count", "N", type=_COUNT, default=1),
-    Option("--batch", "bench", "also calls per second, of inputs with so many items: their first dimension", "N", type=_COUNT, **_MANY),
+    Option("--concurrency", "bench tune", "calls per second, for so many callers at the same time", "N", type=_COUNT, **_MANY),
+    Option("--batch", "bench tune", "of inputs with so many items: their first dimension", "N", type=_COUNT, **_MANY),
     Option("--picture", "bench", "draw throughput over latency, as SVG", "FILE", type=expanded),
     Option("--only", "survey", "only cases of such a name; may be repeated", "GLOB", **_REPEATED),
     Option(

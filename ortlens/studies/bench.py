@@ -141,8 +141,7 @@ def under_load(options: argparse.Namespace, chosen: Mapping[str, Any], ways: Seq
     `given` are the arguments as they are, whose leading size is the batch where none is asked for.
     """
     turns = [(1, 1), *(turn for count in sorted({*options.concurrency} - {1}) for turn in ((count, 1), (1, count)))]  # threads, processes
-    if options.batch and _leading_size(given) is None:
-        raise UsageError("--batch: no input has a dimension; give tensors, such as --input f32[1,256]")
+    with_batch(given, next(iter(options.batch or ()), None))  # raises now
     what = options.target, options.input, options.seed, chosen, registered_libraries(), turns
     cases = [(way, batch) for way in ways for batch in options.batch or [_leading_size(given)]]
     found: list[Load] = []
@@ -203,7 +202,7 @@ def served(folder: str, place: int, case: tuple[str, int | None], given: tuple[A
         register(name, path)
     torch.manual_seed(seed)
     target, readings = target_from_text(text), [list[Any]() for _ in turns]
-    args, kwargs = _with_batch(inputs_from_texts(inputs).made(seed), case[1])
+    args, kwargs = with_batch(inputs_from_texts(inputs).made(seed), case[1])
     with torch.no_grad():
         call = made(target, args, kwargs, options, OrtBackend(options), Path(folder), case[0])
         wait = waiting_for(target, args, kwargs, call())
@@ -225,8 +224,11 @@ def _leading_size(given: object) -> int | None:
     return next((len(tensor) for tensor in _torch.tensors_of(given) if tensor.dim()), None)
 
 
-def _with_batch(given: Any, batch: int | None) -> Any:  # noqa: ANN401 - arguments
-    """Make that the leading size of all tensors that share it: their rows, over and over."""
-    size = _leading_size(given)
-    rows = torch.arange(batch or 0) % (size or 1)
+def with_batch(given: Any, batch: int | None) -> Any:  # noqa: ANN401 - arguments
+    """Make that the leading size of all tensors that share it: their rows, over and over; raise `UsageError` where none has any."""
+    if batch is None:
+        return given
+    if (size := _leading_size(given)) is None:
+        raise UsageError("--batch: no input has a dimension; give tensors, such as --input f32[1,256]")
+    rows = torch.arange(batch) % (size or 1)
     return _torch.map_tensors(lambda each: each[rows] if each.shape[:1] == (size,) else each, given)

@@ -27,7 +27,7 @@ from ortlens.lens.freezing import call_text
 from ortlens.lens.measuring.tried_changes import setting_of_line
 from ortlens.lens.observing.time_budget import TimeBudget
 from ortlens.studies.engine import LocalSide, measured, start
-from ortlens.trace.records import SideResult, column
+from ortlens.trace.records import SideResult, column, optional
 from ortlens.trace.schema import frame_from_records, table_from_record
 
 if TYPE_CHECKING:
@@ -46,12 +46,15 @@ class Trial(SideResult):
 
     option: str = column("The option; `call` for another way of calling, which is no option.")
     value: str = column("The value that was tried.")
+    callers: int = column("How many threads call at the same time.", default=1)
+    batch: int | None = optional("Leading size that its tensors were given.")
     verified: bool | None = column("Whether the results match eager; empty if it could not run.", default=None, brief=7)
     chosen: bool = column("Whether it is among the returned options.", default=False, brief=8)
 
 
 TABLE = table_from_record("tune", Trial)  # the columns of the frame
 _Best: TypeAlias = tuple[LocalSide, OrtBackendOptions]
+_Given: TypeAlias = "tuple[tuple[Any, ...], Mapping[str, Any]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def tune(
 
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
-        chosen, trials = Tuning(target, args, kwargs, TimeBudget(budget_s), callers=concurrency).run(given, settings)
+        chosen, trials = Tuning(target, (args, kwargs), TimeBudget(budget_s), (concurrency, None)).run(given, settings)
         return chosen, frame_from_records(TABLE, trials)
 
     return run
@@ -119,11 +122,10 @@ def tune(
 class Tuning:
     """One run of `tune`."""
 
-    def __init__(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget, *, callers: int = 1) -> None:  # noqa: ANN401 - a callable
-        """Begin with a call; what makes more calls per second for several callers together is faster."""
-        self._target, self._args, self._kwargs = target, args, kwargs
-        self._budget, self._callers = budget, callers
-        self._expected = _torch.tensors_of(target(*args, **kwargs))
+    def __init__(self, target: Callable[..., Any], given: _Given, budget: TimeBudget, load: tuple[int, int | None] = (1, None)) -> None:
+        """Begin with a call; what makes more calls per second for several callers together is faster. `load` has these, and the batch."""
+        self._target, (self._args, self._kwargs), self._budget, self._load = target, given, budget, load
+        self._expected = _torch.tensors_of(target(*self._args, **self._kwargs))
         self._trials: list[Trial] = []
         self._partitions = 0
 
@@ -147,9 +149,9 @@ class Tuning:
 
     def _side(self, way: str, make: Callable[[], Callable[[], Any]], dynamo: Mapping[str, Any] | None = None) -> LocalSide:
         given, around = (self._target, self._args, self._kwargs), partial(_torch.dynamo_settings, dynamo or {})
-        return LocalSide(name=way, make=make, given=given, around=around, callers=self._callers)
+        return LocalSide(name=way, make=make, given=given, around=around, callers=self._load[0])
 
-    def _compiled(self, options: OrtBackendOptions, given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None) -> Callable[[], Any]:
+    def _compiled(self, options: OrtBackendOptions, given: _Given | None = None) -> Callable[[], Any]:
         args, kwargs = given or (self._args, self._kwargs)
         backend = OrtBackend(options)
         compiler = partial(_torch.compiled_apart, backend=backend)
@@ -228,7 +230,7 @@ class Tuning:
     def _add(self, candidate: _Setting, row: SideResult, verified: bool | None = None, *, chosen: bool = False) -> None:  # noqa: FBT001 - a result
         if chosen:  # an option has one value
             self._trials = [replace(trial, chosen=trial.chosen and trial.option != candidate.option) for trial in self._trials]
-        known = asdict(row) | {"way": candidate.way}
+        known = asdict(row) | {"way": candidate.way, "callers": self._load[0], "batch": self._load[1]}
         self._trials.append(Trial(**known, option=candidate.option, value=candidate.value, verified=verified, chosen=chosen))
 
     def _against(self, base: LocalSide, other: LocalSide) -> SideResult:
