@@ -57,7 +57,9 @@ def try_memory(memory: SessionMemory, request: _ort.SessionRequest, signature: S
         ways |= {"smaller batches": given | {"way": "smaller batches", "large": cut, "parts": -(-whole // rows)}} if rows else {}
         trials = {way: row for way in ways if (row := _ort.tried_in_child(__name__, request, ways[way], end - time.monotonic()))}
         if "" in trials:
-            memory.tried = _advice(trials.pop(""), trials, count, found, rows)
+            evidence, todo = _advice(trials.pop(""), trials, count, found, rows)
+            untried = ", ".join(way for way in ways if way and way not in trials)
+            memory.tried = evidence + (f"; no time for {untried}, which profile(budget_s=300) has" if untried else ""), todo
             memory.report()
 
 
@@ -79,7 +81,7 @@ def _advice(
     times = {way: " and ".join(time_from_ns(trial[name]) for name in _TIMES) for way, trial in (("", as_is), *trials.items())}
     told = [f"{way}: {size_from_bytes(max(freed[way], 0))} freed, {times[way]}" for way in trials]
     evidence = f". Tried in processes of their own, with the time of such a call and of the others, which take {times['']}: "
-    worth = [way for way in trials if freed[way] >= max(MUCH // 2, _ENOUGH * max(freed.values()))]
+    worth = [way for way in trials if freed[way] >= max(MUCH // 2, _ENOUGH * max(freed.values(), default=0))]
     worth.sort(key=lambda way: sum(trials[way][name] * sizes.calls for name, sizes in zip(_TIMES, found, strict=True)))
     todo = [f"{_WAYS[way].format(rows=rows)}." for way in worth] or ["Nothing that was tried frees it: give the process this much memory."]
     return evidence + "; ".join(told), remedy(todo[0], " ".join(f"Or: {line}" for line in todo[1:])) | {"measured": True}
