@@ -68,7 +68,7 @@ class Planted:
         first: Makes the arguments of the call before; None: those of `verify`.
         plant: Plants the fault; None: `options` do.
         wrong: The parts of the call that differ, with a piece of their notes.
-        says: A piece of the evidence of the finding about the call, which names the cause.
+        says: A piece of the evidence of the finding about the call, which names the cause; None: the value inside, or else the lowering.
         inside: Scope and rule of the first wrong value inside a partition; None where no value inside differs.
         because: A piece of its note, which names the cause.
         elsewhere: Parts that no line, or another one, computes from what is wrong.
@@ -76,12 +76,12 @@ class Planted:
     """
 
     function: Callable[..., Any]
-    args: Callable[[], tuple[Any, ...]]
+    args: Callable[[], tuple[Any, ...]] = lambda: (torch.rand(3),)
     first: Callable[[], tuple[Any, ...]] | None = None
     plant: Callable[[pytest.MonkeyPatch], None] | None = None
     options: Mapping[str, Any] | None = None
     wrong: Mapping[str, str] = field(default_factory=lambda: {"result": ""})
-    says: str = INSIDE
+    says: str | None = None
     inside: tuple[str, str] | None = None
     because: str = ""
     dynamic: bool | None = None
@@ -132,7 +132,7 @@ def check_reported(planted: Planted, patch: pytest.MonkeyPatch) -> None:
     (finding,) = lens.findings[lens.findings.rule == seen_as].to_dict("records")
     assert "lens_failed" not in set(lens.findings.rule)
     assert finding["severity"] == "error"
-    assert planted.says in finding["evidence"]
+    assert (planted.says or (INSIDE if planted.inside else LOWERING)) in finding["evidence"]
     assert planted.elsewhere or (finding["file"], finding["line"]) == place
     inside = numerics[(numerics.scope != "call") & (numerics.ok == False)]  # noqa: E712 - likewise
     if planted.inside is None:

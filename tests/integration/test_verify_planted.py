@@ -21,7 +21,6 @@ from ortlens.backend.runtime import call as call_module
 from ortlens.backend.runtime.session import SessionConfig
 from tests.integration.planting import (
     BOUNDARY,
-    LOWERING,
     Plant,
     Planted,
     check_clean,
@@ -289,32 +288,27 @@ PLACES: dict[str, Planted] = {
         plant=decomposing({_aten.slice_scatter.default: lambda x, *_, **__: x.clone()}),
         wrong={"result": "", "x after the call": ""},
         elsewhere=("result",),
-        says=LOWERING,
     ),
     "lowering: gradient": Planted(
         function=lambda x: x.tanh() * 2,
         args=lambda: (needing_grad(3, 4),),
         plant=decomposing({_aten.tanh_backward.default: lambda grad, y: grad * (1 - y)}),
         wrong={"gradient of x": ""},
-        says=LOWERING,
     ),
     "lowering: gradient cut off": Planted(
         function=wave,
         args=lambda: (needing_grad(4),),
         plant=around(OrtBackend, "__call__", with_results(lambda outputs: [output.detach() for output in outputs])),
         wrong={"result": "requires_grad is False, PyTorch's is True", "gradient of x": "computed by PyTorch only"},
-        says=LOWERING,
     ),
     "lowering: random numbers": Planted(
         function=noisy,
         args=lambda: (torch.rand(3, 4),),
         plant=decomposing({_aten.rand_like.default: lambda x, **_: torch.rand((2, *x.shape))[1]}),
         wrong={"result": "", "random state": "other random numbers were drawn"},
-        says=LOWERING,
     ),
     "boundary: dtype": Planted(
         function=wave,
-        args=lambda: (torch.rand(3),),
         plant=returning(lambda outputs: [outputs[0].double()]),
         wrong={"result": "float64 from the compiled function, float32 from PyTorch"},
         says=BOUNDARY,
@@ -328,7 +322,6 @@ PLACES: dict[str, Planted] = {
     ),
     "boundary: missing alias": Planted(
         function=lambda x: (x.sin(), x[1:]),
-        args=lambda: (torch.rand(3),),
         plant=around(entry.DynamoGraph, "compile", with_results(lambda outputs: [output.clone() for output in outputs])),
         wrong={"result[1]": "shares no memory with x"},
         says="No value inside a partition differs",
@@ -364,7 +357,6 @@ PLACES: dict[str, Planted] = {
     ),
     "rewrite: ours": Planted(
         function=lambda x: x.clamp(0, 1).clamp(2, 3),
-        args=lambda: (torch.rand(3),),
         plant=rewriting(clamps_merged),
         inside=REWRITE,
         because="a rewrite of the model before ONNX Runtime",
@@ -408,7 +400,6 @@ PLACES: dict[str, Planted] = {
         args=lambda: (torch.zeros(3),) * 2,
         plant=around(OrtBackend, "compile_program", on_copies),
         elsewhere=("result",),
-        says=LOWERING,
     ),
     "class: state is written although the call raises": Planted(
         function=stored,
@@ -417,7 +408,6 @@ PLACES: dict[str, Planted] = {
         plant=around(OrtBackend, "__call__", writing_although_it_raises),
         wrong={"c after the call": "although PyTorch raises IndexError"},
         elsewhere=("c after the call",),
-        says=LOWERING,
     ),
     "class: a check is lost": Planted(
         function=lambda e, i: torch.index_select(e, 0, i) * 2,
@@ -435,7 +425,6 @@ PLACES: dict[str, Planted] = {
         plant=around(OrtBackend, "__call__", raising_another_error),
         wrong={"result": "raises ValueError: , PyTorch raises IndexError"},
         elsewhere=("result",),
-        says=LOWERING,
     ),
     "class: a number is rounded to float16": Planted(
         function=lambda x: x * 0.123,
@@ -460,7 +449,6 @@ PLACES: dict[str, Planted] = {
         args=lambda: (torch.rand(4, 4),),
         plant=around(OrtBackend, "__call__", with_other_gaps),
         wrong={"result": "memory between its elements"},
-        says=LOWERING,
     ),
     "accuracy": Planted(
         function=lambda x: x.mean(),
