@@ -14,50 +14,46 @@ import torch
 import ortlens
 from ortlens.backend import planner
 from ortlens.backend.compiler import GraphCompiler
-from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.runtime import program
 
 Plant: TypeAlias = "Callable[[pytest.MonkeyPatch], None]"
 BOUNDARY, LOWERING, INSIDE = "the fault is at the boundary", "the fault is in the lowering", "The first wrong value inside is"
 
 
-def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Plant:
-    """Adds wrong decompositions to the backend's."""
+def instead(owner: object, name: str, planted: Callable[..., Any]) -> Plant:
+    """Calls a function in the place of another, which it gets before the arguments."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        plain: Any = GraphCompiler.decompositions
-        patch.setattr(GraphCompiler, "decompositions", lambda *args, **settings: {**plain(*args, **settings), **table})
+        plain = getattr(owner, name)
+        patch.setattr(owner, name, lambda *args, **settings: planted(plain, *args, **settings))
 
     return plant
+
+
+def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Plant:
+    """Adds wrong decompositions to the backend's."""
+    return instead(GraphCompiler, "decompositions", lambda plain, *args, **settings: {**plain(*args, **settings), **table})
 
 
 def returning(change: Callable[[list[Any]], list[Any]]) -> Plant:
     """Changes what the generated program of a graph returns."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        plain: Any = program.make_program
+    def make(plain: Callable[..., Any], *args: object, **named: object) -> Callable[[list[Any]], list[Any]]:
+        run = plain(*args, **named)
+        return lambda values: change(run(values))
 
-        def make(*args: object, **named: object) -> Callable[[list[Any]], list[Any]]:
-            run = plain(*args, **named)
-            return lambda values: change(run(values))
-
-        patch.setattr(program, "make_program", make)
-
-    return plant
+    return instead(program, "make_program", make)
 
 
 def rewriting(change: Callable[[ir.Model], None]) -> Plant:
     """Adds a wrong rewrite of the converted model to the backend's."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        def rewritten(model: ir.Model) -> ir.Model:
-            optimized = optimize_model(model)
-            change(optimized)
-            return optimized
+    def rewritten(plain: Callable[[ir.Model], ir.Model], model: ir.Model) -> ir.Model:
+        optimized = plain(model)
+        change(optimized)
+        return optimized
 
-        patch.setattr(planner, "optimize_model", rewritten)
-
-    return plant
+    return instead(planner, "optimize_model", rewritten)
 
 
 @dataclass(frozen=True, kw_only=True)

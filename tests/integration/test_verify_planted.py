@@ -26,6 +26,7 @@ from tests.integration.planting import (
     check_clean,
     check_reported,
     decomposing,
+    instead,
     line_of,
     returning,
     rewriting,
@@ -42,32 +43,21 @@ _aten = torch.ops.aten
 
 def around(owner: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Plant:
     """Puts something around the function that a method returns."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        plain: Any = getattr(owner, name)
-        patch.setattr(owner, name, lambda *args, **settings: change(plain(*args, **settings)))
-
-    return plant
+    return instead(owner, name, lambda plain, *args, **settings: change(plain(*args, **settings)))
 
 
 def with_results(change: Callable[[list[Any]], list[Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return lambda run: lambda *values: change(run(*values))
 
 
-def binding(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
+def binding(change: Callable[[torch.Tensor], torch.Tensor]) -> Plant:
     """Binds the memory of each input after a change."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        writer: Any = call_module._Writer
-        plain = writer._take_input
+    def bind(plain: Callable[..., Any], self: Any, index: int, item: object) -> list[str]:  # noqa: ANN401 - a private class
+        self.constants["raw"] = lambda value: change(value) if isinstance(value, torch.Tensor) else value
+        return [f"a{index} = raw(a{index})", *plain(self, index, item)]
 
-        def bind(self: Any, index: int, item: object) -> list[str]:  # noqa: ANN401 - a private class
-            self.constants["raw"] = lambda value: change(value) if isinstance(value, torch.Tensor) else value
-            return [f"a{index} = raw(a{index})", *plain(self, index, item)]
-
-        patch.setattr(writer, "_take_input", bind)
-
-    return plant
+    return instead(call_module._Writer, "_take_input", bind)
 
 
 def without_sign(value: torch.Tensor) -> torch.Tensor:
@@ -87,18 +77,13 @@ def clamps_merged(model: ir.Model) -> None:
             node.replace_input_with(2, producer.inputs[2])
 
 
-def parts_reversed_by_onnx_runtime(patch: pytest.MonkeyPatch) -> None:
-    """A rewrite that ONNX Runtime makes unless its optimisations are off."""
-    plain = SessionConfig.session
-
-    def session(self: SessionConfig, serialized: bytes, **settings: Any) -> onnxruntime.InferenceSession:  # noqa: ANN401 - passed on
-        model = onnx.load_from_string(serialized)
-        if self.options.graph_optimization_level != onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
-            (parts,) = (node.input for node in model.graph.node if node.op_type == "Concat")
-            parts[:] = parts[::-1]
-        return plain(self, model.SerializeToString(), **settings)
-
-    patch.setattr(SessionConfig, "session", session)
+def reversing_parts(plain: Callable[..., Any], self: SessionConfig, serialized: bytes, **settings: Any) -> Any:  # noqa: ANN401 - a session
+    """Makes a session with a rewrite that ONNX Runtime makes unless its optimisations are off."""
+    model = onnx.load_from_string(serialized)
+    if self.options.graph_optimization_level != onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+        (parts,) = (node.input for node in model.graph.node if node.op_type == "Concat")
+        parts[:] = parts[::-1]
+    return plain(self, model.SerializeToString(), **settings)
 
 
 def subtracting(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -107,14 +92,9 @@ def subtracting(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def truncating(patch: pytest.MonkeyPatch) -> None:
+def truncating(plain: Callable[..., Any], node: torch.fx.Node, registry: object) -> Any:  # noqa: ANN401 - an ONNX function or None
     """Divides sizes towards zero."""
-    plain = _torch.dispatch
-
-    def dispatch(node: torch.fx.Node, registry: object) -> Callable[..., Any] | None:
-        return op.Div if node.target is operator.floordiv else plain(node, registry)
-
-    patch.setattr(_torch, "dispatch", dispatch)
+    return op.Div if node.target is operator.floordiv else plain(node, registry)
 
 
 def clamping(table: torch.Tensor, dim: int, index: torch.Tensor) -> Any:  # noqa: ANN401 - a value of ONNX Script
@@ -371,7 +351,7 @@ PLACES: dict[str, Planted] = {
     "rewrite: ONNX Runtime's": Planted(
         function=lambda x, y: torch.cat([x.sin(), y.cos()]),
         args=lambda: (torch.rand(3), torch.rand(3)),
-        plant=parts_reversed_by_onnx_runtime,
+        plant=instead(SessionConfig, "session", reversing_parts),
         inside=("output", "fusion_changes_numbers"),
         because="right without ONNX Runtime's rewrites",
     ),
@@ -388,7 +368,7 @@ PLACES: dict[str, Planted] = {
         function=half,
         first=lambda: (torch.rand(4),),
         args=lambda: (torch.rand(5),),
-        plant=truncating,
+        plant=instead(_torch, "dispatch", truncating),
         dynamic=True,
         wrong={"result": "shape"},
         inside=VALUE,
