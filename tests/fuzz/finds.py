@@ -4,6 +4,7 @@ from functools import partial
 
 from tests.fuzz.program import program, strict
 
+_frozen = partial(program, road="frozen")
 _exported = partial(strict, road="exported")
 
 FINDS = {
@@ -339,7 +340,7 @@ FINDS = {
         steps=("call(3)", "call(7)", "call(2)"),
         dynamic=True,
     ),
-    "state of a frozen callable": program(
+    "state of a frozen callable": _frozen(
         "a + self.b * self.g",
         "t0",
         a="values(4, 4, 8)",
@@ -350,19 +351,17 @@ FINDS = {
         ),
         body=("t0 = self.b.clone()", "self.b.mul_(0.9).add_(a.mean(0))", "self.c += 1"),
         steps=("call(4)", "other(4)", "state('b').zero_()", "call(4)"),
-        road="frozen",
     ),
     # It is written in place, where a smaller one is copied.
-    "a large state of a frozen callable": program(
+    "a large state of a frozen callable": _frozen(
         "self.b.sum(0)",
         "self.b.sum(1)[:2]",
         a="values(4, 1, 8)",
         state=("self.register_buffer('b', torch.zeros(512, 1024))",),
         body=("self.b.index_copy_(0, a[:, 0].ne(0).long(), a.repeat(1, 128))",),
         steps=("call(4)", "other(4)", "state('b').zero_()", "call(4)"),
-        road="frozen",
     ),
-    "arguments of a frozen callable that lie otherwise": program(
+    "arguments of a frozen callable that lie otherwise": _frozen(
         "F.layer_norm(F.gelu(a @ self.w), (4,))",
         "a.shape[0] * 2",
         "torch.zeros(a.shape[0], 3) + a.sum()",
@@ -382,9 +381,8 @@ FINDS = {
             "call(7)",
         ),
         dynamic=True,
-        road="frozen",
     ),
-    "nothing, numbers and rows out of range, of a frozen callable": program(
+    "nothing, numbers and rows out of range, of a frozen callable": _frozen(
         "F.embedding(i, self.w)",
         "torch.cat([a, a + b])",
         "a.sum() + b",
@@ -395,15 +393,13 @@ FINDS = {
         i="places(4, n, 2)",
         state=("self.w = nn.Parameter(values(7, 3000, 3))",),
         steps=("call(3)", "given(3, i='spoilt(i, 3000)')", "given(3, i='spoilt(i, 2999)')", "call(3)"),
-        road="frozen",
     ),
-    "PyTorch between the partitions of a frozen callable": program(
+    "PyTorch between the partitions of a frozen callable": _frozen(
         "(b * k.sum()).sum(0)",
         "torch.linalg.det(b + k[:4]).exp()",
         a="values(5, 4, 4)",
         body=("b = (a @ a).softmax(-1)", "k = torch.linalg.svdvals(b)"),
         steps=("call(4)", "other(4)"),
-        road="frozen",
     ),
     # ONNX Runtime's fused normalisations have an epsilon of their own, and nothing over the root of nothing would be NaN.
     "an epsilon that is no constant, and one that is small": program(
