@@ -1,6 +1,8 @@
 """Programs whose answers, gradients, memory and state are PyTorch's in every respect: what the backend claims, subject by subject."""
 
-from tests.fuzz.program import program
+from functools import partial
+
+from tests.fuzz.program import program, strict
 
 _FILL = "[out.fill_(place + 7) for place, out in enumerate(outs)]"
 """The caller writes into each output, which reaches what it shares memory with."""
@@ -8,6 +10,7 @@ _WHOLE = "outs.extend([out.as_strided((out.untyped_storage().nbytes() // out.ite
 """The memory that each output lies in is compared as well, with its place in it."""
 _DIRTY = ("torch.full((4, 8), 7.0)", "torch.full((24,), 7.0)", "call(5)") * 3
 """Memory that is not zero is free before each call."""
+_trained = partial(program, steps=("call(4)", "backward()") * 2, trains=True)
 _SIZES = ("call(4)", "call(5)", "call(7)", "call(12)", "call(13)")
 
 VIEWS = {
@@ -144,8 +147,8 @@ _ODD = tuple(
 )
 ODD_TENSORS = {
     **{
-        f"arguments that are not what their memory holds, {road}": program(
-            "a.relu() + 1", a="values(50, 4, 6)", steps=("call(4)", *_ODD, "call(4)"), road=road, options={"on_error": "raise"}
+        f"arguments that are not what their memory holds, {road}": strict(
+            "a.relu() + 1", a="values(50, 4, 6)", steps=("call(4)", *_ODD, "call(4)"), road=road
         )
         for road in ("compile", "exported")
     },
@@ -215,7 +218,7 @@ WEIGHTS = {
             *((_CHANGES[2], _CHANGES[0], way) for way in (True, False)),
         )
     },
-    "weights of other dtypes, and one of no elements": program(
+    "weights of other dtypes, and one of no elements": strict(
         "torch.where(self.b, a * self.c, a + self.w) + self.g.sum()",
         a="values(65, 2, 3)",
         state=(
@@ -225,7 +228,6 @@ WEIGHTS = {
             "self.register_buffer('g', torch.empty(0))",
         ),
         steps=("call(2)", "self.b.logical_not_()", "call(2)"),
-        options={"on_error": "raise"},
     ),
     # ONNX Runtime rearranges weights, in torch's memory where it shares them.
     **{
@@ -275,24 +277,20 @@ TRAINING = {
         for dynamic in (False, True)
     },
     # Gradients add up over calls.
-    "layers": program(
+    "layers": _trained(
         "self.w(a)",
         a="leaf(values(85, 4, 6))",
         state=("torch.manual_seed(0)", "self.w = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))"),
-        steps=("call(4)", "backward()") * 2,
-        trains=True,
     ),
-    "a convolution with batch normalisation": program(
+    "a convolution with batch normalisation": _trained(
         "self.w(a)",
         a="leaf(values(86, 2, 3, 8, 8))",
         state=(
             "torch.manual_seed(0)",
             "self.w = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))",
         ),
-        steps=("call(4)", "backward()") * 2,
-        trains=True,
     ),
-    "attention": program(
+    "attention": _trained(
         "F.scaled_dot_product_attention(b, c, t0, is_causal=True)",
         "F.scaled_dot_product_attention(b, c, t0, attn_mask=self.b)",
         "F.scaled_dot_product_attention(b, c[:, :1], t0[:, :1], is_causal=True, enable_gqa=True)",
@@ -305,15 +303,11 @@ TRAINING = {
             "self.b[2] = False",  # a row with nothing to look at
         ),
         body=("b, c, t0 = (part.view(2, 6, 4, 4).transpose(1, 2) for part in self.w(a).chunk(3, -1))",),
-        steps=("call(4)", "backward()") * 2,
-        trains=True,
     ),
-    "tied embeddings": program(
+    "tied embeddings": _trained(
         "self.w(i).tanh() @ self.w.weight.t()",
         i="torch.tensor([[1, 2, 3], [3, 3, 10]])",
         state=("torch.manual_seed(0)", "self.w = nn.Embedding(11, 8)"),
-        steps=("call(4)", "backward()") * 2,
-        trains=True,
     ),
 }
 

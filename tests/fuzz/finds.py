@@ -1,6 +1,11 @@
 """Programs that the backend got wrong once, as small as they could be made; each names its cause."""
 
-from tests.fuzz.program import program
+from functools import partial
+
+from tests.fuzz.program import program, strict
+
+_frozen = partial(program, road="frozen")
+_exported = partial(strict, road="exported")
 
 FINDS = {
     # The graph that makes returned views held the size too, and took it for an output of its own: the results moved by one place.
@@ -120,7 +125,7 @@ FINDS = {
         state=("self.register_buffer('b', torch.tensor(1))",),
     ),
     # Powers convert their operands, which torch's table of promotions lacks: sessions were refused, or failed in each run.
-    "powers of other dtypes": program(
+    "powers of other dtypes": strict(
         "a ** 0",
         "a ** 3",
         "a ** 0.5",
@@ -133,15 +138,13 @@ FINDS = {
         a="values(0, n, dtype=torch.bool)",
         b="values(27, n, dtype=torch.int32).abs() + 1",
         c="values(9, n).half()",
-        options={"on_error": "raise"},
     ),
     # ONNX Runtime compares no booleans.
-    "steps and signs of booleans": program(
+    "steps and signs of booleans": strict(
         "torch.heaviside(a, b)",
         "torch.signbit(a)",
         a="values(97, 4, dtype=torch.bool)",
         b="values(3, 4, dtype=torch.bool)",
-        options={"on_error": "raise"},
     ),
     # torch's decomposition makes a pool that refuses a tensor without channels.
     "an adaptive pool of no channels": program("F.adaptive_avg_pool2d(a, 2)", a="values(66, 1, 0, 2, 2, dtype=torch.float64)"),
@@ -177,9 +180,7 @@ FINDS = {
         body=("b = a + 1",),
     ),
     # ONNX Runtime has no kernel for it, which is no error.
-    "means of float64 windows": program(
-        "F.avg_pool2d(a, 2)", "torch.cosh(a)", a="values(13, 1, 2, n, 4, dtype=torch.float64)", options={"on_error": "raise"}
-    ),
+    "means of float64 windows": strict("F.avg_pool2d(a, 2)", "torch.cosh(a)", a="values(13, 1, 2, n, 4, dtype=torch.float64)"),
     # The shape function looks at the tensor alone, the kernel's iterator at the indices as well.
     "values at permuted indices": program(
         "a[:, torch.tensor([0, 1, 0]), torch.tensor([0])]",
@@ -233,12 +234,11 @@ FINDS = {
         body=("b = torch.where(a > 2, a, -torch.inf)",),
     ),
     # The parts kept their dtypes; that showed in each run only.
-    "parts of several dtypes in a stack": program(
+    "parts of several dtypes in a stack": strict(
         "torch.stack([a, b])",
         "torch.stack([b.bool(), b, a.half()], 1)",
         a="values(7, n)",
         b="values(8, n, dtype=torch.int64)",
-        options={"on_error": "raise"},
     ),
     # ONNX Runtime moves the neighbours of a place to the border, and weighs an infinite one with 0.
     "infinity at the border of an image": program(
@@ -279,17 +279,15 @@ FINDS = {
         "torch.full((3,), 5) // torch.tensor([1, 0, 2])", "a", a="values(7, n)", steps=("given(4, a='spoilt(a, 3)')",)
     ),
     # What programs traced once do as the program does, never found wrong: attention, state, odd memory.
-    "attention of an exported program, masked by rows": program(
+    "attention of an exported program, masked by rows": _exported(
         "F.scaled_dot_product_attention(a, b, b, attn_mask=torch.tensor([[True, False, True], [False] * 3, [True] * 3, [False] * 3]))",
         "F.scaled_dot_product_attention(a, a, a[..., :3])",
         "F.scaled_dot_product_attention(c, c, c).transpose(1, 2).view(1, 4, 16)",
         a="values(41, 1, 2, 4, 8)",
         b="values(42, 1, 2, 3, 8)",
         c="values(43, 1, 4, 16).unflatten(-1, (2, -1)).transpose(1, 2)",
-        road="exported",
-        options={"on_error": "raise"},
     ),
-    "attention of any batch, of an exported program": program(
+    "attention of any batch, of an exported program": _exported(
         "F.scaled_dot_product_attention(b, b, b).transpose(1, 2).view(a.shape)",
         "F.linear(a, self.w)",
         a="values(43, n, 3, 8)",
@@ -297,10 +295,8 @@ FINDS = {
         state=("self.w = nn.Parameter(values(9, 3, 8))",),
         steps=("call(2)", "call(5)", "call(64)"),
         dynamic=True,
-        road="exported",
-        options={"on_error": "raise"},
     ),
-    "numbers and nothing, of an exported program": program(
+    "numbers and nothing, of an exported program": _exported(
         "torch.where(b, a, -a)",
         "c * a",
         "c.sum(0) + i",
@@ -316,10 +312,8 @@ FINDS = {
         c="torch.empty(0, 3)",
         i="torch.tensor(7)",
         k="values(3, n)",
-        road="exported",
-        options={"on_error": "raise"},
     ),
-    "writes to arguments and a parameter, of an exported program": program(
+    "writes to arguments and a parameter, of an exported program": _exported(
         "a",
         "b.sum()",
         "a * 2",
@@ -330,29 +324,23 @@ FINDS = {
         state=("self.w = nn.Parameter(values(7, 3))",),
         body=("a.add_(b)", "b[1:].mul_(2)", "with torch.no_grad(): self.w.mul_(0.5)"),
         steps=("call(4)", "other(4)", "again()"),
-        road="exported",
-        options={"on_error": "raise"},
     ),
-    "a graph within the graph, of an exported program": program(
+    "a graph within the graph, of an exported program": _exported(
         "cond(a.sum() > 0, lambda x: (x @ self.w).sin(), lambda x: x.cos(), (a,)) + t0",
         a="values(5, n, 3).abs()",
         state=("self.w = nn.Parameter(values(7, 3, 3))",),
         body=("with torch.no_grad(): t0 = (a @ self.w).sin()",),
         steps=("call(2)", "given(2, a='-a')"),
-        road="exported",
-        options={"on_error": "raise"},
     ),
-    "sizes that depend on each other, of an exported program": program(
+    "sizes that depend on each other, of an exported program": _exported(
         "torch.cat([a, b]).reshape(a.shape[0] * 2, -1) + a.shape[1]",
         "a.shape[0] + 1",
         a="values(5, n, n + 1)",
         b="values(6, n, n + 1)",
         steps=("call(3)", "call(7)", "call(2)"),
         dynamic=True,
-        road="exported",
-        options={"on_error": "raise"},
     ),
-    "state of a frozen callable": program(
+    "state of a frozen callable": _frozen(
         "a + self.b * self.g",
         "t0",
         a="values(4, 4, 8)",
@@ -363,19 +351,17 @@ FINDS = {
         ),
         body=("t0 = self.b.clone()", "self.b.mul_(0.9).add_(a.mean(0))", "self.c += 1"),
         steps=("call(4)", "other(4)", "state('b').zero_()", "call(4)"),
-        road="frozen",
     ),
     # It is written in place, where a smaller one is copied.
-    "a large state of a frozen callable": program(
+    "a large state of a frozen callable": _frozen(
         "self.b.sum(0)",
         "self.b.sum(1)[:2]",
         a="values(4, 1, 8)",
         state=("self.register_buffer('b', torch.zeros(512, 1024))",),
         body=("self.b.index_copy_(0, a[:, 0].ne(0).long(), a.repeat(1, 128))",),
         steps=("call(4)", "other(4)", "state('b').zero_()", "call(4)"),
-        road="frozen",
     ),
-    "arguments of a frozen callable that lie otherwise": program(
+    "arguments of a frozen callable that lie otherwise": _frozen(
         "F.layer_norm(F.gelu(a @ self.w), (4,))",
         "a.shape[0] * 2",
         "torch.zeros(a.shape[0], 3) + a.sum()",
@@ -395,9 +381,8 @@ FINDS = {
             "call(7)",
         ),
         dynamic=True,
-        road="frozen",
     ),
-    "nothing, numbers and rows out of range, of a frozen callable": program(
+    "nothing, numbers and rows out of range, of a frozen callable": _frozen(
         "F.embedding(i, self.w)",
         "torch.cat([a, a + b])",
         "a.sum() + b",
@@ -408,15 +393,13 @@ FINDS = {
         i="places(4, n, 2)",
         state=("self.w = nn.Parameter(values(7, 3000, 3))",),
         steps=("call(3)", "given(3, i='spoilt(i, 3000)')", "given(3, i='spoilt(i, 2999)')", "call(3)"),
-        road="frozen",
     ),
-    "PyTorch between the partitions of a frozen callable": program(
+    "PyTorch between the partitions of a frozen callable": _frozen(
         "(b * k.sum()).sum(0)",
         "torch.linalg.det(b + k[:4]).exp()",
         a="values(5, 4, 4)",
         body=("b = (a @ a).softmax(-1)", "k = torch.linalg.svdvals(b)"),
         steps=("call(4)", "other(4)"),
-        road="frozen",
     ),
     # ONNX Runtime's fused normalisations have an epsilon of their own, and nothing over the root of nothing would be NaN.
     "an epsilon that is no constant, and one that is small": program(
@@ -451,7 +434,7 @@ FINDS = {
     "zeros of both signs": program(
         "a / 0.0", "a / -0.0", "1 / (a * 0.0)", "1 / (a * -0.0)", "1 / (b + 0.0)", a="values(3, n) + 9", b="values(4, n) * 0.0"
     ),
-    "orders of one number": program("a.flip(0)", "a.flip(-1)", "F.pad(a, ())", a="values(8)", options={"on_error": "raise"}),
+    "orders of one number": strict("a.flip(0)", "a.flip(-1)", "F.pad(a, ())", a="values(8)"),
 }
 
 GRAPH_FINDS = {

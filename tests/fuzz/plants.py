@@ -16,7 +16,7 @@ from ortlens.backend.basis.memory_order import inverse_order
 from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.lowering import checks, returned_views
 from ortlens.backend.lowering.entry import LoweredGraph
-from ortlens.backend.runtime import call, generated, program, weights
+from ortlens.backend.runtime import call, program, weights
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
 PLANTS: dict[str, Callable[[], Any]] = {}
@@ -48,14 +48,15 @@ def graph_plant(name: str, *, beyond_graphs: bool = False) -> Callable[[Callable
     return register
 
 
+def _around(owner: Any, name: str, planted: Callable[..., Any]) -> Any:
+    """Have a function called in the place of another, which it gets before the arguments."""
+    original = getattr(owner, name)
+    return mock.patch.object(owner, name, lambda *args, **settings: planted(original, *args, **settings))
+
+
 def _with_lowered(changed: Callable[[LoweredGraph], LoweredGraph]) -> Any:
     """Replace each graph that is compiled."""
-    original = GraphCompiler.compile
-
-    def planted(self: Any, lowered: LoweredGraph, **context: Any) -> Any:
-        return original(self, changed(lowered), **context)
-
-    return mock.patch.object(GraphCompiler, "compile", planted)
+    return _around(GraphCompiler, "compile", lambda original, self, lowered, **context: original(self, changed(lowered), **context))
 
 
 def _truncated(number: Any, divisor: Any) -> Any:
@@ -66,12 +67,11 @@ def _truncated(number: Any, divisor: Any) -> Any:
 
 def _replaced_in(owner: Any, name: str, old: str, new: str) -> Any:
     """Replace a text in every line that a method writes; `{index}` is the method's first argument."""
-    original = getattr(owner, name)
 
-    def planted(self: Any, index: int, *args: Any) -> list[str]:
+    def planted(original: Any, self: Any, index: int, *args: Any) -> list[str]:
         return [line.replace(old.format(index=index), new.format(index=index)) for line in original(self, index, *args)]
 
-    return mock.patch.object(owner, name, planted)
+    return _around(owner, name, planted)
 
 
 @plant("returned views made by the session")
@@ -81,15 +81,13 @@ def _no_returned_views() -> Any:
 
 @plant("outputs permuted the wrong way")
 def _permuted_the_wrong_way() -> Any:
-    original = generated.function_from_source
-
     def wrong(sizes: Any, order: Any, **kinds: Any) -> torch.Tensor:
         return torch.empty_permuted(sizes, inverse_order(order), **kinds)
 
-    def planted(name: str, source: str, scope: dict[str, Any]) -> Any:
+    def planted(original: Any, name: str, source: str, scope: dict[str, Any]) -> Any:
         return original(name, source, {**scope, "empty_in_order": wrong})
 
-    return mock.patch.object(call, "function_from_source", planted)
+    return _around(call, "function_from_source", planted)
 
 
 @plant("changed weights not noticed")
@@ -99,15 +97,13 @@ def _stale_weights() -> Any:
 
 @plant("a weight bound without its offset")
 def _weight_without_its_offset() -> Any:
-    original = weights.freeze
-
-    def planted(name: str, tensor: Any) -> Any:
+    def planted(original: Any, name: str, tensor: Any) -> Any:
         made = original(name, tensor)
         if made is None or not tensor.storage_offset():
             return made
         return dataclasses.replace(made, contiguous=torch.as_strided(made.contiguous, made.contiguous.shape, made.contiguous.stride(), 0))
 
-    return mock.patch.object(weights, "freeze", planted)
+    return _around(weights, "freeze", planted)
 
 
 @plant("an input bound without its offset")
@@ -118,9 +114,8 @@ def _input_without_its_offset() -> Any:
 @plant("outputs share memory between calls")
 def _outputs_share_their_memory() -> Any:
     """Every call writes its outputs where the last one did."""
-    original = generated.function_from_source
 
-    def planted(name: str, source: str, scope: dict[str, Any]) -> Any:
+    def planted(original: Any, name: str, source: str, scope: dict[str, Any]) -> Any:
         made: dict[Any, torch.Tensor] = {}
 
         def empty(shape: Any, **kinds: Any) -> torch.Tensor:
@@ -128,28 +123,25 @@ def _outputs_share_their_memory() -> Any:
 
         return original(name, source, {**scope, "empty": empty} if "empty" in scope else scope)
 
-    return mock.patch.object(call, "function_from_source", planted)
+    return _around(call, "function_from_source", planted)
 
 
 @plant("int32 returned as int64")
 def _int32_returned_as_int64() -> Any:
-    original = call._Writer._collect
-
-    def planted(self: Any) -> list[str]:
+    def planted(original: Callable[..., list[str]], self: Any) -> list[str]:
         widened = [
             f"r{place} = r{place}.long()" for place, item in enumerate(self._outputs) if getattr(item.meta, "dtype", None) is torch.int32
         ]
         return original(self) + widened
 
-    return mock.patch.object(call._Writer, "_collect", planted)
+    return _around(call._Writer, "_collect", planted)
 
 
 @plant("two outputs swapped")
 def _outputs_swapped() -> Any:
     """The last two outputs of a partition, where they look alike."""
-    original = program._ProgramWriter._statement
 
-    def planted(self: Any, step: Any) -> list[str]:
+    def planted(original: Callable[..., list[str]], self: Any, step: Any) -> list[str]:
         lines = original(self, step)
         last = [node.meta["val"] for node in step.writes[-2:]]
         if step.node is None and len(last) == 2 and all(isinstance(value, torch.Tensor) for value in last):
@@ -158,19 +150,18 @@ def _outputs_swapped() -> Any:
                 lines.append(f"{first}, {second} = {second}, {first}")
         return lines
 
-    return mock.patch.object(program._ProgramWriter, "_statement", planted)
+    return _around(program._ProgramWriter, "_statement", planted)
 
 
 @plant("a size baked in")
 def _baked_sizes() -> Any:
     """A size that PyTorch computes is the one of the first call."""
-    original = program._ProgramWriter._call
 
-    def planted(self: Any, node: Any) -> str:
+    def planted(original: Any, self: Any, node: Any) -> str:
         value = node.meta.get("val")
         return str(value.node.hint) if isinstance(value, torch.SymInt) and value.node.hint is not None else original(self, node)
 
-    return mock.patch.object(program._ProgramWriter, "_call", planted)
+    return _around(program._ProgramWriter, "_call", planted)
 
 
 @graph_plant("a write into an input lost")
@@ -270,9 +261,8 @@ def _default_dtype_ignored(module: Any, _: LoweredGraph) -> None:
 @plant("the generator not advanced", beyond_graphs=True)
 def _generator_not_advanced() -> Any:
     """A graph draws random numbers, and the next one draws the same."""
-    original = GraphCompiler.compile
 
-    def planted(self: Any, lowered: LoweredGraph, **context: Any) -> Any:
+    def planted(original: Any, self: Any, lowered: LoweredGraph, **context: Any) -> Any:
         run = original(self, lowered, **context)
 
         def again(args: list[Any]) -> Any:
@@ -283,7 +273,7 @@ def _generator_not_advanced() -> Any:
 
         return again
 
-    return mock.patch.object(GraphCompiler, "compile", planted)
+    return _around(GraphCompiler, "compile", planted)
 
 
 @graph_plant("branches of cond swapped", beyond_graphs=True)
@@ -296,12 +286,7 @@ def _branches_swapped(module: Any, _: LoweredGraph) -> None:
 @plant("parts returned without the whole", beyond_graphs=True)
 def _parts_without_the_whole() -> Any:
     """A returned view has the strides of what it is a view of, and nothing between its elements."""
-    original = returned_views._must_be_view
-
-    def planted(chain: Any, **how: Any) -> bool:
-        return original(chain, **{**how, "part": False})
-
-    return mock.patch.object(returned_views, "_must_be_view", planted)
+    return _around(returned_views, "_must_be_view", lambda original, chain, **how: original(chain, **{**how, "part": False}))
 
 
 @contextlib.contextmanager

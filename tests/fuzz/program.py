@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from dataclasses import dataclass, field
@@ -209,6 +210,10 @@ def program(*returns: str, **parts: Any) -> Program:
     """Write a program by hand: what it returns, its arguments by their names, and the other parts."""
     inputs = tuple((name, parts.pop(name)) for name in list(parts) if re.fullmatch(r"[a-z](_\d)?", name))
     return Program(seed=0, returns=returns, inputs=inputs, **parts)
+
+
+strict = functools.partial(program, options={"on_error": "raise"})
+"""The same of a program of which nothing may fail."""
 
 
 def merged(programs: Sequence[Program]) -> Program:

@@ -14,50 +14,46 @@ import torch
 import ortlens
 from ortlens.backend import planner
 from ortlens.backend.compiler import GraphCompiler
-from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.runtime import program
 
 Plant: TypeAlias = "Callable[[pytest.MonkeyPatch], None]"
 BOUNDARY, LOWERING, INSIDE = "the fault is at the boundary", "the fault is in the lowering", "The first wrong value inside is"
 
 
-def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Plant:
-    """Adds wrong decompositions to the backend's."""
+def instead(owner: object, name: str, planted: Callable[..., Any]) -> Plant:
+    """Calls a function in the place of another, which it gets before the arguments."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        plain: Any = GraphCompiler.decompositions
-        patch.setattr(GraphCompiler, "decompositions", lambda *args, **settings: {**plain(*args, **settings), **table})
+        plain = getattr(owner, name)
+        patch.setattr(owner, name, lambda *args, **settings: planted(plain, *args, **settings))
 
     return plant
+
+
+def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Plant:
+    """Adds wrong decompositions to the backend's."""
+    return instead(GraphCompiler, "decompositions", lambda plain, *args, **settings: {**plain(*args, **settings), **table})
 
 
 def returning(change: Callable[[list[Any]], list[Any]]) -> Plant:
     """Changes what the generated program of a graph returns."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        plain: Any = program.make_program
+    def make(plain: Callable[..., Any], *args: object, **named: object) -> Callable[[list[Any]], list[Any]]:
+        run = plain(*args, **named)
+        return lambda values: change(run(values))
 
-        def make(*args: object, **named: object) -> Callable[[list[Any]], list[Any]]:
-            run = plain(*args, **named)
-            return lambda values: change(run(values))
-
-        patch.setattr(program, "make_program", make)
-
-    return plant
+    return instead(program, "make_program", make)
 
 
 def rewriting(change: Callable[[ir.Model], None]) -> Plant:
     """Adds a wrong rewrite of the converted model to the backend's."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        def rewritten(model: ir.Model) -> ir.Model:
-            optimized = optimize_model(model)
-            change(optimized)
-            return optimized
+    def rewritten(plain: Callable[[ir.Model], ir.Model], model: ir.Model) -> ir.Model:
+        optimized = plain(model)
+        change(optimized)
+        return optimized
 
-        patch.setattr(planner, "optimize_model", rewritten)
-
-    return plant
+    return instead(planner, "optimize_model", rewritten)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +64,7 @@ class Planted:
         first: Makes the arguments of the call before; None: those of `verify`.
         plant: Plants the fault; None: `options` do.
         wrong: The parts of the call that differ, with a piece of their notes.
-        says: A piece of the evidence of the finding about the call, which names the cause.
+        says: A piece of the evidence of the finding about the call, which names the cause; None: the value inside, or else the lowering.
         inside: Scope and rule of the first wrong value inside a partition; None where no value inside differs.
         because: A piece of its note, which names the cause.
         elsewhere: Parts that no line, or another one, computes from what is wrong.
@@ -76,12 +72,12 @@ class Planted:
     """
 
     function: Callable[..., Any]
-    args: Callable[[], tuple[Any, ...]]
+    args: Callable[[], tuple[Any, ...]] = lambda: (torch.rand(3),)
     first: Callable[[], tuple[Any, ...]] | None = None
     plant: Callable[[pytest.MonkeyPatch], None] | None = None
     options: Mapping[str, Any] | None = None
     wrong: Mapping[str, str] = field(default_factory=lambda: {"result": ""})
-    says: str = INSIDE
+    says: str | None = None
     inside: tuple[str, str] | None = None
     because: str = ""
     dynamic: bool | None = None
@@ -132,7 +128,7 @@ def check_reported(planted: Planted, patch: pytest.MonkeyPatch) -> None:
     (finding,) = lens.findings[lens.findings.rule == seen_as].to_dict("records")
     assert "lens_failed" not in set(lens.findings.rule)
     assert finding["severity"] == "error"
-    assert planted.says in finding["evidence"]
+    assert (planted.says or (INSIDE if planted.inside else LOWERING)) in finding["evidence"]
     assert planted.elsewhere or (finding["file"], finding["line"]) == place
     inside = numerics[(numerics.scope != "call") & (numerics.ok == False)]  # noqa: E712 - likewise
     if planted.inside is None:

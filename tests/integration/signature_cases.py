@@ -25,13 +25,21 @@ Road: TypeAlias = Literal["compiled", "frozen", "program"]
 """`explain(model)`, `freeze(model).save` and `explain(torch.export.export(model))`."""
 
 
+def _given(*args: Any, **kwargs: Any) -> Call:
+    return args, kwargs
+
+
+def _rows(batch: int = 3) -> Call:
+    return _given(torch.randn(batch, 4))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A function or module, how it is called, and the signature of its file.
 
     Attributes:
         build: Makes the function or module.
-        call: Makes the arguments from sizes; the defaults of the sizes are what is traced.
+        call: Makes the arguments from sizes, by default some rows; the defaults of the sizes are what is traced.
         outputs: Names of the results.
         inputs: Names of the inputs, where `torch.onnx.export` fails or does not keep the order of definition.
         written: Names of the arguments and buffers that the call writes to. New values follow the results, buffers the arguments.
@@ -45,7 +53,7 @@ class Case:
     """
 
     build: Callable[[], Callable[..., Any]]
-    call: Callable[..., Call]
+    call: Callable[..., Call] = _rows
     outputs: tuple[str, ...] = ("output_0",)
     inputs: tuple[str, ...] | None = None
     written: tuple[str, ...] = ()
@@ -61,14 +69,6 @@ class Case:
 ALL_ROADS: frozenset[Road] = frozenset({"compiled", "frozen", "program"})
 BATCH, WIDTH = Dim("batch"), Dim("width")
 _GLOBAL = torch.tensor([0.5, -1.0, 2.0, 0.25])
-
-
-def _given(*args: Any, **kwargs: Any) -> Call:
-    return args, kwargs
-
-
-def _rows(batch: int = 3) -> Call:
-    return _given(torch.randn(batch, 4))
 
 
 def _two(batch: int = 3, other: int | None = None) -> Call:
@@ -378,7 +378,7 @@ _ARGUMENTS = {
         always=True,
     ),
     "numbers, text and flags": Case(build=_of(_many), call=lambda: _given(torch.randn(3, 4), 3, mode="tanh", negate=True, slope=0.25)),
-    "defaults": Case(build=_of(_many), call=_rows, shapes={"x": {0: BATCH}}, inside=({"batch": 9},)),
+    "defaults": Case(build=_of(_many), shapes={"x": {0: BATCH}}, inside=({"batch": 9},)),
     "nested arguments": Case(
         build=_of(_nested),
         call=lambda: _given(
@@ -390,7 +390,7 @@ _ARGUMENTS = {
     "arguments of any number": Case(
         build=_of(_variadic), call=lambda: _given(torch.randn(4), torch.randn(4), torch.randn(4), b=torch.randn(4), a=torch.randn(4))
     ),
-    "captured tensors": Case(build=_capturing, call=_rows, shapes={"x": {0: BATCH}}, inside=({"batch": 5},)),
+    "captured tensors": Case(build=_capturing, shapes={"x": {0: BATCH}}, inside=({"batch": 5},)),
     "captured tensors and numbers, all sizes open": Case(
         build=_Holding, call=_two, shapes=True, inside=({"batch": 5},), outside=({"batch": 5, "other": 2},), always=True
     ),
@@ -423,14 +423,13 @@ _RESULTS = {
         outputs=("output_0", "output_1", "output_2", "output_3"),
         always=True,
     ),
-    "an argument alone": Case(build=_of(lambda x: x), call=_rows, shapes={"x": {0: BATCH}}, inside=({"batch": 2},)),
+    "an argument alone": Case(build=_of(lambda x: x), shapes={"x": {0: BATCH}}, inside=({"batch": 2},)),
     "a buffer that changes": _program("writes to a buffer", written=("kept",), outputs=("output_0", "kept.updated")),
-    "a part of an argument": Case(build=_of(lambda x: (x[1:], x.t(), x)), call=_rows, outputs=("output_0", "output_1", "output_2")),
-    "weights and buffers": Case(build=_Buffers, call=_rows, outputs=("output_0", "output_1", "output_2"), always=True),
-    "nothing of the arguments": Case(build=_of(_apart), call=_rows, outputs=("output_0", "output_1")),
+    "a part of an argument": Case(build=_of(lambda x: (x[1:], x.t(), x)), outputs=("output_0", "output_1", "output_2")),
+    "weights and buffers": Case(build=_Buffers, outputs=("output_0", "output_1", "output_2"), always=True),
+    "nothing of the arguments": Case(build=_of(_apart), outputs=("output_0", "output_1")),
     "a dict": Case(
         build=_of(lambda x: {"logits": x.sum(1), "a": x * 2, "x": x + 1}),
-        call=_rows,
         outputs=("logits", "a", "x"),
         shapes={"x": {0: BATCH}},
         inside=({"batch": 8},),
@@ -438,16 +437,14 @@ _RESULTS = {
     ),
     "an ordered dict in a tuple": Case(
         build=_of(lambda x: (x + 1, collections.OrderedDict(b=x - 1, a=[x * 2, x.cos()]))),
-        call=_rows,
         outputs=("output_0", "output_1.b", "output_1.a.0", "output_1.a.1"),
     ),
-    "a dict of whole numbers": Case(build=_of(lambda x: {2: x + 1, 0: x - 1}), call=_rows, outputs=("output_2", "output_0")),
-    "a named tuple": Case(build=_of(lambda x: _Pair(spread=x.std(1), mean=x.mean(1))), call=_rows, outputs=("mean", "spread")),
-    "a dataclass": Case(build=_of(lambda x: _Scores(logits=x.exp(), boxes=x.cumsum(1))), call=_rows, outputs=("boxes", "logits")),
-    "a dataclass without a part": Case(build=_of(lambda x: _Scores(boxes=x.cumsum(1))), call=_rows, outputs=("boxes",)),
+    "a dict of whole numbers": Case(build=_of(lambda x: {2: x + 1, 0: x - 1}), outputs=("output_2", "output_0")),
+    "a named tuple": Case(build=_of(lambda x: _Pair(spread=x.std(1), mean=x.mean(1))), outputs=("mean", "spread")),
+    "a dataclass": Case(build=_of(lambda x: _Scores(logits=x.exp(), boxes=x.cumsum(1))), outputs=("boxes", "logits")),
+    "a dataclass without a part": Case(build=_of(lambda x: _Scores(boxes=x.cumsum(1))), outputs=("boxes",)),
     "a model output": Case(
         build=_Pooler,
-        call=_rows,
         outputs=("last_hidden_state", "pooler_output", "hidden_states.0", "hidden_states.1"),
         shapes={"x": {0: BATCH}},
         inside=({"batch": 5},),
@@ -455,28 +452,21 @@ _RESULTS = {
     ),
     "lists in a dict": Case(
         build=_of(lambda x: {"rest": [x + 1, (x + 2, {"deep": x + 3})], "one": (x + 4,)}),
-        call=_rows,
         outputs=("rest.0", "rest.1.0", "rest.1.1.deep", "one.0"),
     ),
-    "a list of one": Case(build=_of(lambda x: [x.relu()]), call=_rows),
-    "None, numbers and text": Case(
-        build=_of(lambda x: (x * 2, None, 3, "text", x - 1)), call=_rows, inputs=("x",), outputs=("output_0", "output_4")
-    ),
+    "a list of one": Case(build=_of(lambda x: [x.relu()])),
+    "None, numbers and text": Case(build=_of(lambda x: (x * 2, None, 3, "text", x - 1)), inputs=("x",), outputs=("output_0", "output_4")),
     "views": Case(
         build=_of(_views),
-        call=_rows,
         outputs=tuple(f"output_{place}" for place in range(4)),
         shapes={"x": {0: BATCH}},
         inside=({"batch": 1}, {"batch": 6}),
     ),
     "largest": Case(build=PROGRAMS["largest"].build, call=lambda: _given(torch.randn(8, 40)), outputs=("output_0", "output_1")),
-    "chosen by data": Case(
-        build=_of(lambda x: (torch.nonzero(x > 0), x[x > 0])), call=_rows, outputs=("output_0", "output_1"), refused=ALL_ROADS
-    ),
-    "an attribute": Case(build=_Assigning, call=_rows),
+    "chosen by data": Case(build=_of(lambda x: (torch.nonzero(x > 0), x[x > 0])), outputs=("output_0", "output_1"), refused=ALL_ROADS),
+    "an attribute": Case(build=_Assigning),
     "a size as a tensor": Case(
         build=_of(lambda x: (x.new_full((), x.shape[0]), torch.tensor(x.shape[0] * 2))),
-        call=_rows,
         outputs=("output_0", "output_1"),
         shapes={"x": {0: BATCH}},
         inside=({"batch": 8},),
@@ -516,7 +506,6 @@ _SIZES = {
     ),
     "an upper bound": Case(
         build=_of(lambda x: x.cumsum(0)),
-        call=_rows,
         shapes={"x": {0: Dim("batch", max=8)}},
         inside=({"batch": 8}, {"batch": 1}),
         outside=({"batch": 9},),
@@ -558,7 +547,7 @@ _SIZES = {
         outside=({"rows": 7},),
     ),
     "a size rounded up": Case(
-        build=_of(lambda x: x * math.ceil(x.shape[0] / 7)), call=_rows, shapes=True, inside=({"batch": 8}, {"batch": 70}, {"batch": 2})
+        build=_of(lambda x: x * math.ceil(x.shape[0] / 7)), shapes=True, inside=({"batch": 8}, {"batch": 70}, {"batch": 2})
     ),
     "many rows": Case(
         build=_of(lambda x: x.mean(0)), call=lambda rows=16: _given(torch.randn(rows, 8)), shapes=True, inside=({"rows": 5000},)
@@ -586,7 +575,6 @@ _SIZES = {
     ),
     "compiled with gradients": Case(
         build=_layers(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5)),
-        call=_rows,
         shapes={"input": {0: BATCH}},
         inside=({"batch": 5},),
         grad=True,
@@ -643,7 +631,7 @@ _LAYERS = {
     "a bag of embeddings": Case(
         build=lambda: nn.EmbeddingBag(9, 4, mode="mean").eval(), call=lambda batch=2: _given(torch.randint(0, 9, (batch, 3)))
     ),
-    "a branch on data": Case(build=_Branching, call=_rows, refused=ALL_ROADS),
+    "a branch on data": Case(build=_Branching, refused=ALL_ROADS),
     "narrow floats": Case(
         build=lambda: _layers(nn.Linear(4, 6), nn.GELU())().half(),
         call=lambda batch=3: _given(torch.randn(batch, 4).half()),
@@ -654,8 +642,8 @@ _LAYERS = {
     "rounding decides": _program("rounding decides"),
     "whole numbers": _program("whole numbers"),
     "writes to its argument": _program("writes to its input", outputs=("output_0", "x.updated"), written=("x",)),
-    "dropout": Case(build=lambda: nn.Dropout(0.5).train(), call=_rows, refused=ALL_ROADS),
-    "a Fourier transform": Case(build=_of(lambda x: torch.fft.fft(x).abs()), call=_rows, refused=ALL_ROADS),
+    "dropout": Case(build=lambda: nn.Dropout(0.5).train(), refused=ALL_ROADS),
+    "a Fourier transform": Case(build=_of(lambda x: torch.fft.fft(x).abs()), refused=ALL_ROADS),
 }
 
 _REWRITES = {

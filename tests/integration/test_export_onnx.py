@@ -26,6 +26,7 @@ from ortlens.backend.deploy import export as deploy_export
 from tests.integration.signature_cases import decorated
 from tests.integration.small_models import SMALL_MODELS
 from tests.integration.test_lens import broken
+from tests.integration.test_verify_calls import Counting
 
 
 def run_bare(path: Path, inputs: dict[str, torch.Tensor], *, in_order: bool = True) -> dict[str, torch.Tensor]:
@@ -615,15 +616,6 @@ def test_a_call_with_other_sizes_opens_these_alone(tmp_path: Path) -> None:
 
 
 def test_an_export_changes_nothing_of_the_model(tmp_path: Path) -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            return x * self.calls
-
     model = Counting()
     lens = explained(model, X)
     before = model.calls

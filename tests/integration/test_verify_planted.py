@@ -21,12 +21,12 @@ from ortlens.backend.runtime import call as call_module
 from ortlens.backend.runtime.session import SessionConfig
 from tests.integration.planting import (
     BOUNDARY,
-    LOWERING,
     Plant,
     Planted,
     check_clean,
     check_reported,
     decomposing,
+    instead,
     line_of,
     returning,
     rewriting,
@@ -43,32 +43,21 @@ _aten = torch.ops.aten
 
 def around(owner: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Plant:
     """Puts something around the function that a method returns."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        plain: Any = getattr(owner, name)
-        patch.setattr(owner, name, lambda *args, **settings: change(plain(*args, **settings)))
-
-    return plant
+    return instead(owner, name, lambda plain, *args, **settings: change(plain(*args, **settings)))
 
 
 def with_results(change: Callable[[list[Any]], list[Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return lambda run: lambda *values: change(run(*values))
 
 
-def binding(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
+def binding(change: Callable[[torch.Tensor], torch.Tensor]) -> Plant:
     """Binds the memory of each input after a change."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        writer: Any = call_module._Writer
-        plain = writer._take_input
+    def bind(plain: Callable[..., Any], self: Any, index: int, item: object) -> list[str]:  # noqa: ANN401 - a private class
+        self.constants["raw"] = lambda value: change(value) if isinstance(value, torch.Tensor) else value
+        return [f"a{index} = raw(a{index})", *plain(self, index, item)]
 
-        def bind(self: Any, index: int, item: object) -> list[str]:  # noqa: ANN401 - a private class
-            self.constants["raw"] = lambda value: change(value) if isinstance(value, torch.Tensor) else value
-            return [f"a{index} = raw(a{index})", *plain(self, index, item)]
-
-        patch.setattr(writer, "_take_input", bind)
-
-    return plant
+    return instead(call_module._Writer, "_take_input", bind)
 
 
 def without_sign(value: torch.Tensor) -> torch.Tensor:
@@ -88,18 +77,13 @@ def clamps_merged(model: ir.Model) -> None:
             node.replace_input_with(2, producer.inputs[2])
 
 
-def parts_reversed_by_onnx_runtime(patch: pytest.MonkeyPatch) -> None:
-    """A rewrite that ONNX Runtime makes unless its optimisations are off."""
-    plain = SessionConfig.session
-
-    def session(self: SessionConfig, serialized: bytes, **settings: Any) -> onnxruntime.InferenceSession:  # noqa: ANN401 - passed on
-        model = onnx.load_from_string(serialized)
-        if self.options.graph_optimization_level != onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
-            (parts,) = (node.input for node in model.graph.node if node.op_type == "Concat")
-            parts[:] = parts[::-1]
-        return plain(self, model.SerializeToString(), **settings)
-
-    patch.setattr(SessionConfig, "session", session)
+def reversing_parts(plain: Callable[..., Any], self: SessionConfig, serialized: bytes, **settings: Any) -> Any:  # noqa: ANN401 - a session
+    """Makes a session with a rewrite that ONNX Runtime makes unless its optimisations are off."""
+    model = onnx.load_from_string(serialized)
+    if self.options.graph_optimization_level != onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+        (parts,) = (node.input for node in model.graph.node if node.op_type == "Concat")
+        parts[:] = parts[::-1]
+    return plain(self, model.SerializeToString(), **settings)
 
 
 def subtracting(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -108,14 +92,9 @@ def subtracting(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def truncating(patch: pytest.MonkeyPatch) -> None:
+def truncating(plain: Callable[..., Any], node: torch.fx.Node, registry: object) -> Any:  # noqa: ANN401 - an ONNX function or None
     """Divides sizes towards zero."""
-    plain = _torch.dispatch
-
-    def dispatch(node: torch.fx.Node, registry: object) -> Callable[..., Any] | None:
-        return op.Div if node.target is operator.floordiv else plain(node, registry)
-
-    patch.setattr(_torch, "dispatch", dispatch)
+    return op.Div if node.target is operator.floordiv else plain(node, registry)
 
 
 def clamping(table: torch.Tensor, dim: int, index: torch.Tensor) -> Any:  # noqa: ANN401 - a value of ONNX Script
@@ -289,32 +268,27 @@ PLACES: dict[str, Planted] = {
         plant=decomposing({_aten.slice_scatter.default: lambda x, *_, **__: x.clone()}),
         wrong={"result": "", "x after the call": ""},
         elsewhere=("result",),
-        says=LOWERING,
     ),
     "lowering: gradient": Planted(
         function=lambda x: x.tanh() * 2,
         args=lambda: (needing_grad(3, 4),),
         plant=decomposing({_aten.tanh_backward.default: lambda grad, y: grad * (1 - y)}),
         wrong={"gradient of x": ""},
-        says=LOWERING,
     ),
     "lowering: gradient cut off": Planted(
         function=wave,
         args=lambda: (needing_grad(4),),
         plant=around(OrtBackend, "__call__", with_results(lambda outputs: [output.detach() for output in outputs])),
         wrong={"result": "requires_grad is False, PyTorch's is True", "gradient of x": "computed by PyTorch only"},
-        says=LOWERING,
     ),
     "lowering: random numbers": Planted(
         function=noisy,
         args=lambda: (torch.rand(3, 4),),
         plant=decomposing({_aten.rand_like.default: lambda x, **_: torch.rand((2, *x.shape))[1]}),
         wrong={"result": "", "random state": "other random numbers were drawn"},
-        says=LOWERING,
     ),
     "boundary: dtype": Planted(
         function=wave,
-        args=lambda: (torch.rand(3),),
         plant=returning(lambda outputs: [outputs[0].double()]),
         wrong={"result": "float64 from the compiled function, float32 from PyTorch"},
         says=BOUNDARY,
@@ -328,7 +302,6 @@ PLACES: dict[str, Planted] = {
     ),
     "boundary: missing alias": Planted(
         function=lambda x: (x.sin(), x[1:]),
-        args=lambda: (torch.rand(3),),
         plant=around(entry.DynamoGraph, "compile", with_results(lambda outputs: [output.clone() for output in outputs])),
         wrong={"result[1]": "shares no memory with x"},
         says="No value inside a partition differs",
@@ -364,7 +337,6 @@ PLACES: dict[str, Planted] = {
     ),
     "rewrite: ours": Planted(
         function=lambda x: x.clamp(0, 1).clamp(2, 3),
-        args=lambda: (torch.rand(3),),
         plant=rewriting(clamps_merged),
         inside=REWRITE,
         because="a rewrite of the model before ONNX Runtime",
@@ -379,7 +351,7 @@ PLACES: dict[str, Planted] = {
     "rewrite: ONNX Runtime's": Planted(
         function=lambda x, y: torch.cat([x.sin(), y.cos()]),
         args=lambda: (torch.rand(3), torch.rand(3)),
-        plant=parts_reversed_by_onnx_runtime,
+        plant=instead(SessionConfig, "session", reversing_parts),
         inside=("output", "fusion_changes_numbers"),
         because="right without ONNX Runtime's rewrites",
     ),
@@ -396,7 +368,7 @@ PLACES: dict[str, Planted] = {
         function=half,
         first=lambda: (torch.rand(4),),
         args=lambda: (torch.rand(5),),
-        plant=truncating,
+        plant=instead(_torch, "dispatch", truncating),
         dynamic=True,
         wrong={"result": "shape"},
         inside=VALUE,
@@ -408,7 +380,6 @@ PLACES: dict[str, Planted] = {
         args=lambda: (torch.zeros(3),) * 2,
         plant=around(OrtBackend, "compile_program", on_copies),
         elsewhere=("result",),
-        says=LOWERING,
     ),
     "class: state is written although the call raises": Planted(
         function=stored,
@@ -417,7 +388,6 @@ PLACES: dict[str, Planted] = {
         plant=around(OrtBackend, "__call__", writing_although_it_raises),
         wrong={"c after the call": "although PyTorch raises IndexError"},
         elsewhere=("c after the call",),
-        says=LOWERING,
     ),
     "class: a check is lost": Planted(
         function=lambda e, i: torch.index_select(e, 0, i) * 2,
@@ -435,7 +405,6 @@ PLACES: dict[str, Planted] = {
         plant=around(OrtBackend, "__call__", raising_another_error),
         wrong={"result": "raises ValueError: , PyTorch raises IndexError"},
         elsewhere=("result",),
-        says=LOWERING,
     ),
     "class: a number is rounded to float16": Planted(
         function=lambda x: x * 0.123,
@@ -460,7 +429,6 @@ PLACES: dict[str, Planted] = {
         args=lambda: (torch.rand(4, 4),),
         plant=around(OrtBackend, "__call__", with_other_gaps),
         wrong={"result": "memory between its elements"},
-        says=LOWERING,
     ),
     "accuracy": Planted(
         function=lambda x: x.mean(),

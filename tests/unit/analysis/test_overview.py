@@ -195,20 +195,11 @@ DRAWS = "it draws random numbers; only PyTorch's generator reproduces them from 
 CAUSES: dict[str, FallbackCause] = {BFLOAT16: "bfloat16", COMPLEX: "complex", DRAWS: "random"}
 
 
-def kept(*targets: str, reason: str = BFLOAT16, code: ReasonCode = "dtype", **facts: str) -> Capture:
-    """Operators that stay in PyTorch for one reason, beside some that run in ONNX Runtime."""
-    first = replace(SAMPLES["demo_like"].fallbacks[0], reason_code=code, reason=reason, cause=CAUSES.get(reason))
-    rows = tuple(replace(first, node=target, target=target) for target in targets)
-    return replace(SAMPLES["demo_like"], fallbacks=rows, breaks=(), recompiles=(), **head(facts))
-
-
-def nothing_runs(*targets: str, reason: str, code: ReasonCode = "dtype") -> Capture:
-    first = SAMPLES["nothing_runs"].fallbacks[0]
-    cause = CAUSES.get(reason)
-    rows = tuple(
-        replace(first, node=target, target=target, reason_code=code, reason=reason.format(target), cause=cause) for target in targets
-    )
-    return replace(SAMPLES["nothing_runs"], fallbacks=rows)
+def kept(*targets: str, reason: str = BFLOAT16, code: ReasonCode = "dtype", sample: str = "demo_like", **facts: str) -> Capture:
+    """Operators that stay in PyTorch for one reason; in the first sample, beside some that run in ONNX Runtime."""
+    first = replace(SAMPLES[sample].fallbacks[0], reason_code=code, cause=CAUSES.get(reason))
+    rows = tuple(replace(first, node=target, target=target, reason=reason.format(target)) for target in targets)
+    return replace(SAMPLES[sample], fallbacks=rows, breaks=(), recompiles=(), **head(facts))
 
 
 def costing(plain: int) -> Capture:
@@ -306,9 +297,9 @@ WORDED: tuple[Capture, ...] = (
     kept("aten.sum", reason="it is fast", code="policy"),
     *(kept(target, reason=DRAWS, code="side_effect") for target in DRAWN),
     *(kept(target, reason="it has an effect", code="side_effect") for target in EFFECTS),
-    nothing_runs("aten.mul", reason=BFLOAT16),
-    nothing_runs("aten.sum", reason=ON_PURPOSE, code="policy"),
-    nothing_runs("aten.bmm.default", "aten.mul.Tensor", reason=COMPLEX),
+    kept("aten.mul", reason=BFLOAT16, sample="nothing_runs"),
+    kept("aten.sum", reason=ON_PURPOSE, code="policy", sample="nothing_runs"),
+    kept("aten.bmm.default", "aten.mul.Tensor", reason=COMPLEX, sample="nothing_runs"),
     costing(40),
     costing(92),
     BETWEEN_GRAPHS,
