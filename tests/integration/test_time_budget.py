@@ -17,17 +17,14 @@ from ortlens.job.request import explained as request_explained
 from ortlens.lens.lens import Lens
 from ortlens.lens.observing.time_budget import TimeBudget
 from tests.integration.planting import rewriting
+from tests.integration.test_verify_calls import Mixed
 
 OVER = 1e-9
 """Seconds that are over before anything was compared."""
 
 
-class Split(torch.nn.Module):
-    """Two partitions with an operator of PyTorch between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.after = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+class Split(Mixed):
+    """Two partitions with an operator of PyTorch between them, which draws nothing."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.before(x).relu()

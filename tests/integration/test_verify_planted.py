@@ -64,10 +64,6 @@ def without_sign(value: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(value) if value.is_neg() else value
 
 
-def changes_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(call_module._Writer, "_staleness", lambda *_: [])
-
-
 def clamps_merged(model: ir.Model) -> None:
     """Takes the second of two clamps as if the first were not there: right only where their ranges overlap."""
     for node in model.graph:
@@ -331,7 +327,7 @@ PLACES: dict[str, Planted] = {
         function=linear,
         first=with_bias(0.5),
         args=with_bias(-1.5),
-        plant=changes_unnoticed,
+        plant=instead(call_module._Writer, "_staleness", lambda *_: []),  # changes are not noticed
         inside=("output", "numbers_differ"),
         because="holds weights from before a change that was not noticed",
     ),

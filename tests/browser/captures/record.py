@@ -86,8 +86,14 @@ def pieces() -> Lens:
     return lens
 
 
-class Stage(Block):
+class Stage(nn.Module):
     """Two partitions: an operator without ONNX function stands between a product and a norm."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.fc = nn.Linear(64, 64)
+        self.norm = nn.LayerNorm(64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.fc(x))
