@@ -112,9 +112,9 @@ def test_the_budget_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert (set(table.status), {note[:9] for note in table.note.tolist()}) == ({"skipped"}, {"not tried"})
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
     assert "keep the defaults" in capsys.readouterr().out
-    assert cli.main("tune torch:sin --input f32[4] --budget 0.001 --concurrency 3 --batch 8 2".split()) == 0
+    assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001", "--concurrency", "3", "--batch", "8", "2"]) == 0
     assert re.findall(r"For (.*):", capsys.readouterr().out) == [f"batches of {batch} and 3 callers" for batch in (8, 2)]
-    assert cli.main("tune torch:sin --input f32[4] --budget 0.001 --concurrency 1 3 --json".split()) == 0
+    assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001", "--concurrency", "1", "3", "--json"]) == 0
     assert [row["callers"] for row in answered(capsys.readouterr().out)["rows"]] == [1] * len(table) + [3] * len(table)
 
 
