@@ -169,7 +169,8 @@ def _loads(case: tuple[str, int | None], given: tuple[Any, ...]) -> list[Load]:
         return [Load(way, batch, note=next(f"batch {batch}: {each.reason}" for each in ended if each.reason))]
     rounds = {turn: [*zip(*(each.value[place] for each in ended[: turn[1]]), strict=True)] for place, turn in enumerate(turns)}
     rates = {turn: [sum(per_second(reading["times"]) for reading in each) for each in own] for turn, own in rounds.items()}
-    others, found = median(reading["others"] for (reading,) in rounds[1, 1]), []
+    others, own_cores = (median(reading[name] for (reading,) in rounds[1, 1]) for name in ("others", "cores"))
+    found: list[Load] = []
     for (threads, several), own in rounds.items():
         mine, rivals = rates[threads, several], rates[1, threads * several]
         readings = [reading for each in own for reading in each]
@@ -180,17 +181,20 @@ def _loads(case: tuple[str, int | None], given: tuple[Any, ...]) -> list[Load]:
         callers = counted(several, "process", "processes") if several > 1 else counted(threads, "thread")
         row = Load(way, batch, callers, rate, batch and rate * batch, gain, p50, p90, p99, cpu_ns, peak or None)
         timing = AbTiming(*([round(1e9 / rate) for rate in each] for each in (mine, rivals)))
-        found.append(replace(row, note=limit_of(row, timing, min(threads * several, usable_cores()), others)))
+        found.append(replace(row, note=limit_of(row, timing, min(threads * several, usable_cores()), others, own_cores)))
     return found
 
 
-def limit_of(row: Load, timing: AbTiming, cores: int, others: float) -> str:
-    """Say what keeps a row from a call per core, if it is far from it: by turns with as many processes, and the cores that others had."""
+def limit_of(row: Load, timing: AbTiming, cores: int, others: float, own_cores: float) -> str:
+    """Say what keeps a row from a call per core, if it is far from it.
+
+    It follows from turns with as many processes, the cores that others had, and those that one caller has alone.
+    """
     if (row.gain or 0.0) >= _ENOUGH * cores:
         return ""
     if others > _FREE:
         return "other processes had some of the cores meanwhile; measure again on an idle machine"
-    if (row.cpu_ns or 0) < _ALONE * (row.call_ns or 0) and timing.verdict == "faster" and timing.ratio < _CLEARLY:
+    if own_cores < _ALONE and timing.verdict == "faster" and timing.ratio < _CLEARLY:
         return "Python's lock (GIL) limits its threads, of which one at a time holds it: as many processes make more calls"
     return "callers share cores, caches and memory; sessions with fewer threads leave more cores to each caller"
 
@@ -215,7 +219,7 @@ def served(folder: str, place: int, case: tuple[str, int | None], given: tuple[A
                 watch = CoreWatch()
                 times, cores, _ = at_cores(partial(loaded, call, wait, threads))
                 others, _ = watch.shares() or (0.0, 0.0)
-                own.append({"times": times, "cpu_ns": cores * 1e9 / per_second(times), "others": others})
+                own.append({"times": times, "cpu_ns": cores * 1e9 / per_second(times), "cores": cores, "others": others})
     return readings
 
 

@@ -133,15 +133,14 @@ def test_the_page_of_the_docs_lists_the_columns() -> None:
 
 
 LOAD = Load("eager", 4, "2 threads", 1e4, 4e4, 1.1, 190_000, 200_000, 300_000, 100_000, 1 << 20)
-POOL = replace(LOAD, cpu_ns=380_000)  # of threads, which processes have each
 
 
 @pytest.mark.parametrize(
-    ("row", "of_processes", "others", "said"),
-    [(LOAD, 60, 0, "GIL"), (LOAD, 99, 0, "cores"), (POOL, 60, 0, "cores"), (LOAD, 60, 1, "other"), (replace(LOAD, gain=1.6), 60, 1, "")],
+    ("gain", "of_processes", "others", "own_cores", "said"),
+    [(1.1, 60, 0, 1, "GIL"), (1.1, 99, 0, 1, "cores"), (1.1, 60, 0, 2, "cores"), (1.1, 60, 1, 1, "other"), (1.6, 60, 1, 1, "")],
 )
-def test_what_keeps_callers_from_a_core_each(row: Load, of_processes: int, others: int, said: str) -> None:
-    note = limit_of(row, AbTiming([100] * 10, [of_processes] * 10), 2, others)
+def test_what_keeps_callers_from_a_core_each(gain: float, of_processes: int, others: int, own_cores: int, said: str) -> None:
+    note = limit_of(replace(LOAD, gain=gain), AbTiming([100] * 10, [of_processes] * 10), 2, others, own_cores)
     assert (bool(note), said in note) == (bool(said), True)
 
 
