@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.answers.overview import SurveyRow
     from ortlens.backend.basis.options import OrtBackendOptions
+    from ortlens.studies.bench import Load
     from ortlens.studies.tune import Trial
     from ortlens.trace.records import SideResult
 
@@ -40,8 +41,10 @@ def _bench(options: argparse.Namespace) -> None:
 
         ways = tuple(name.strip() for name in options.ways.split(",") if name.strip()) or WAYS
         rows, capture = bench(target, args, kwargs, ways=ways, seconds=options.seconds, options=chosen or None, name=options.target)
-        is_asked = options.concurrency or options.batch or options.picture
-        load = under_load(options, chosen, [row.way for row in rows if row.rounds], (args, kwargs)) if is_asked else []
+        load: list[Load] = []
+        if options.concurrency or options.batch or options.picture:
+            call, ran = (options.target, options.input, options.seed, chosen), [row.way for row in rows if row.rounds]
+            load = under_load(call, (args, kwargs), ran, options.concurrency or (), options.batch or ())
     tables = [sides_text(rows, width=width()), conclusion(rows), *([sides_text(load, width=width())] if load else [])]
     print_answer(options, "bench", {"rows": rows, "load": load, **recommended(capture)}, "\n\n".join(tables))
     if options.picture is not None:

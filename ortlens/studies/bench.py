@@ -36,7 +36,6 @@ from ortlens.trace.records import column, optional
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Mapping, Sequence
 
     from ortlens.studies.apart import ProcessResult
@@ -135,15 +134,23 @@ class Load:
     note: str = column("Why it failed, or why `gain` is below four fifths of what the cores could bring.", default="")
 
 
-def under_load(options: argparse.Namespace, chosen: Mapping[str, Any], ways: Sequence[str], given: object) -> list[Load]:
-    """Run ways with the batches and for the callers that `ortlens bench` is asked for; a row for each number of callers, or a failure.
+def under_load(
+    call: tuple[str, Sequence[str], int, Mapping[str, Any]],
+    given: object,
+    ways: Sequence[str],
+    callers: Sequence[int],
+    batches: Sequence[int],
+) -> list[Load]:
+    """Run ways with some batches and for some numbers of callers; a row for each number of callers, or a failure.
 
-    `given` are the arguments as they are, whose leading size is the batch where none is asked for.
+    `call` has the texts of a target and its inputs, the seed and the options, as other processes read them; `given` are its arguments as
+    they are, whose leading size is the batch where there are no `batches`.
     """
-    turns = [(1, 1), *(turn for count in sorted({*options.concurrency} - {1}) for turn in ((count, 1), (1, count)))]  # threads, processes
-    with_batch(given, next(iter(options.batch or ()), None))  # raises now
-    what = options.target, options.input, options.seed, chosen, registered_libraries(), turns
-    cases = [(way, batch) for way in ways for batch in options.batch or [_leading_size(given)]]
+    turns = [(1, 1), *(turn for count in sorted({*callers} - {1}) for turn in ((count, 1), (1, count)))]  # threads, processes
+    with_batch(given, next(iter(batches), None))  # raises now
+    what = *call, registered_libraries(), turns
+    sizes: Sequence[int | None] = batches or [_leading_size(given)]
+    cases = [(way, size) for way in ways for size in sizes]
     found: list[Load] = []
     with progress("calling from several", len(cases), "case") as step:
         for case in cases:

@@ -143,9 +143,10 @@ def times_words(row: Timing) -> str:
     if row.before_ns is None or row.after_ns is None:
         return ""
     before = _band(row.before_ns, row.before_low_ns, row.before_high_ns)
-    used = tuple(time_from_ns(ns or 0) for ns in (row.before_cpu_ns, row.after_cpu_ns))
-    more = "" if row.before_cpu_ns is None or row.after_cpu_ns is None else ", CPU time {} → {}".format(*used)
-    return f"{before} → {_band(row.after_ns, row.after_low_ns, row.after_high_ns)}{more}"
+    both = f"{before} → {_band(row.after_ns, row.after_low_ns, row.after_high_ns)}"
+    if row.before_cpu_ns is None or row.after_cpu_ns is None:
+        return both
+    return f"{both}, CPU time {time_from_ns(row.before_cpu_ns)} → {time_from_ns(row.after_cpu_ns)}"
 
 
 def timing_words(row: Timing) -> str:

@@ -381,13 +381,18 @@ class _CapturedGraph:
         return compare_briefly(plain, replayed, _TRIAL_NS)
 
 
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Add up the elements of a tensor as integers, on its device."""
+    return tensor.detach().view(_INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)
 
 
 def checksums(tensors: Sequence[torch.Tensor]) -> Callable[[], tuple[int, ...] | None]:
     """Start to add up the bits of tensors of one device, without waiting; the function returned gives the sums once they are there."""
     with torch.cuda.device(tensors[0].device), torch.no_grad():
-        sums = torch.stack([tensor.detach().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64) for tensor in tensors])
+        sums = torch.stack([sum_of_bits(tensor) for tensor in tensors])
         host = torch.empty(len(tensors), dtype=torch.int64, device="cpu", pin_memory=True)
         host.copy_(sums, non_blocking=True)
         done = _event()

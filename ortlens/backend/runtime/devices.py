@@ -40,7 +40,7 @@ class DeviceKind:
 
 
 def _sums(tensors: Sequence[torch.Tensor]) -> Callable[[], tuple[int, ...]]:
-    made = tuple(int(tensor.detach().view(cuda.INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)) for tensor in tensors)
+    made = tuple(int(cuda.sum_of_bits(tensor)) for tensor in tensors)
     return lambda: made
 
 

@@ -60,9 +60,10 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
 
     `work` comes from `work_of`; `alternates` says that PyTorch computes something before or after the partition in every call.
     """
-    count, why = torch.get_num_threads(), "as many as PyTorch uses"
-    if usable_cores() < count:  # PyTorch knows no quota
-        count, why = usable_cores(), "as many as the process has cores"
+    wanted, cores = torch.get_num_threads(), usable_cores()
+    count, why = (
+        (wanted, "as many as PyTorch uses") if wanted <= cores else (cores, "as many as the process has cores")
+    )  # by its quota, too
     if count == 1:
         return ThreadChoice(count=1, spinning=False, reason=f"1, {why}")
     if work is not None and work < _SMALL:

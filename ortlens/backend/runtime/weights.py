@@ -77,9 +77,8 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
     if not kind_of(tensor.device).holds_weights:
         return None
     detached = tensor.detach()
-    plain = (
-        detached.to(memory_of(tensor.device)).resolve_neg().contiguous()
-    )  # itself, unless its bytes are in another order or of another sign
+    # Itself, unless its bytes are on a device that is copied from, in another order or of another sign.
+    plain = detached.to(memory_of(tensor.device)).resolve_neg().contiguous()
     memory = _memory_of(detached) if kind_of(tensor.device).checksums is None else None
     sample, sampled = (None, None) if memory is None else _sample_of(detached, memory)
     return FrozenWeight(

@@ -128,7 +128,7 @@ class Measurement:
                 if is_whole and entering >= max(_GUARDS_NS, _GUARDS_SHARE * sum(part.ns for part in parts)):
                     self.time_guards(call)
             self._try_without_guards(call, ledger.wait)
-            if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
+            if max((session.threads or 0 for session in self.recorder.records(r.Session)), default=0) > usable_cores():
                 known = next((item.record() for item in findings_of(self.captured()) if item.rule == "too_many_threads"), None)
                 probes.try_fewer_threads(self.recorder, self.graphs(), call, known, MEASURE_NS)
         return result

@@ -1,6 +1,6 @@
 """The memory of the process over the calls of a session: what they keep, what leaks, and what `malloc` cannot give back.
 
-Reading it takes 0.1 ms, so that only some calls do: the first few of each combination of sizes, and then ever fewer.
+Reading it takes some 20 us, so that only some calls do: the first few of each combination of sizes, and then ever fewer.
 """
 
 from __future__ import annotations

@@ -329,6 +329,7 @@ class OnnxLens(CaptureView):
         from ortlens.lens.verify.compare_values import Tolerances
 
         session, tolerances, other = self._session_to("verify"), Tolerances(atol, rtol), findings.reference_source(reference)
+        made: dict[str, ModelSource | None] = {}  # of a module, by the sizes that it was traced for
 
         def compare(feed: Feed) -> None:
             if other is not None:
@@ -336,9 +337,14 @@ class OnnxLens(CaptureView):
                 findings.verify(self._source, other, outputs, feed, self._recorder, tolerances)
                 return
             steady = against_torch.verify(session, reference, self._signature, feed, self._recorder, tolerances)
-            if steady and (traced := findings.traced_source(reference, steady[0])) is not None:
-                judged = self._recorder.records(r.Numeric)
-                with contextlib.suppress(OrtLensError):  # a model whose nodes are not known, or with sequences
+            if steady is None:
+                return
+            # The outputs are judged: a model whose nodes are not known, or with sequences, is not compared further.
+            with lens_guard(self._recorder, "comparing values"), contextlib.suppress(OrtLensError):
+                if (sizes := described(self._signature, feed)) not in made:
+                    made[sizes] = findings.traced_source(reference, steady[0])
+                if (traced := made[sizes]) is not None:
+                    judged = self._recorder.records(r.Numeric)
                     findings.verify(self._source, traced, steady[1], feed, self._recorder, tolerances, judged)
 
         feeds = feeds_from(self._signature, args, kwargs) or [self._feed((), {})]
